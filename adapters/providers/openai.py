@@ -1,0 +1,259 @@
+"""Answers from any server that speaks the OpenAI chat-completions API."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from functools import cache
+from http import HTTPStatus
+from http.client import HTTPException
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError
+
+from adapters.errors import Aborted, AdapterError
+from adapters.values import Cancel, Delta, Messages, Options, Usage
+
+POOL_SIZE = 2048
+READ_SIZE = 65_536
+# Servers close a connection that has idled for some seconds (uvicorn: 5). A question that crosses such a close on its
+# way may not be asked again, since it may have been heard: so only connections that rested for less are used again.
+REUSE_WITHIN = 3.0
+# After finish_reason the rest (usage, [DONE], the end of the body) comes at once or is not worth waiting for.
+GRACE = 2.0
+BROKE_OFF = "The model server broke off in the middle of the answer."
+MALFORMED = "The model server sent something that is not a chat completion."
+
+_calling = threading.local()
+_cutting = threading.Lock()
+
+
+class _Call:
+    """One request on its way: which connection carries it, and how another thread cuts it off."""
+
+    line: _Line | None = None
+    sock: Any = None
+
+    def __init__(self, cancel: Cancel) -> None:
+        self.cancel = cancel
+
+    def cut(self) -> None:
+        with _cutting, suppress(OSError):
+            # The connection may have gone back to the pool and carry somebody else's call by now.
+            if self.line is not None and self.line.call is self:
+                self.line.is_cut = True
+                # SSLSocket.shutdown would take the TLS state away under the thread that reads.
+                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        self.cancel.ends_by(None)
+        if self.line is not None:
+            self.line.rested = time.monotonic()
+
+
+class _Line(HTTPConnection):
+    """A connection that knows whose call it carries."""
+
+    call: _Call | None = None
+    is_cut = False
+    rested = 0.0
+
+    def connect(self) -> None:
+        self.is_cut, self.rested = False, 0.0
+        super().connect()
+
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        call: _Call = _calling.call
+        with _cutting:
+            self.call = call
+        if self.sock is not None and self._is_stale():
+            self.close()
+        if self.sock is None:
+            self.connect()
+        call.line, call.sock = self, self.sock
+        call.cancel.ends_by(call.cut)
+        super().request(*args, **kwargs)
+
+    def _is_stale(self) -> bool:
+        has_rested = self.rested and (time.monotonic() - self.rested > REUSE_WITHIN or not self.is_connected)
+        return bool(self.is_cut or has_rested)
+
+
+class _TLSLine(_Line, HTTPSConnection):
+    pass
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Line
+
+
+class _TLSPool(HTTPSConnectionPool):
+    ConnectionCls = _TLSLine
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Whom the system trusts and, since a small container has no such list, whom requests trusts."""
+    context = ssl.create_default_context()
+    context.load_verify_locations(requests.certs.where())
+    return context
+
+
+class _Transport(HTTPAdapter):
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TLSPool}
+
+    def build_connection_pool_key_attributes(self, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        where, how = super().build_connection_pool_key_attributes(*args, **kwargs)
+        return where, how | ({"ssl_context": _trusted()} if where["scheme"] == "https" else {})
+
+    def cert_verify(self, *args: Any, **kwargs: Any) -> None:
+        """Left to the shared context: requests would read the list of roots anew for each connection, 25 ms a time."""
+
+
+class _Session(requests.Session):
+    def __init__(self) -> None:
+        super().__init__()
+        # A netrc entry would take the place of our key, and a proxy named in the environment would see it.
+        self.trust_env = False
+        self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        self.headers.update({"Accept-Encoding": "identity", "User-Agent": "Holdfast"})
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _Transport(pool_connections=1, pool_maxsize=POOL_SIZE, pool_block=False))
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """None, always: even where none is followed, requests reads the whole body of a redirect to prepare for it."""
+
+
+class _Answer:
+    """What has been understood of an answer so far."""
+
+    def __init__(self) -> None:
+        self.spoke = self.finished = self.done = False
+        self.fault: AdapterError | None = None
+        self.usage: Any = None
+        self._model: str | None = None
+        self._tail = bytearray()
+        self._half = ""
+
+    def feed(self, data: bytes) -> Delta | None:
+        """The words in these bytes as one Delta; what is wrong with them is in `fault`, to be raised after the words."""
+        if self._tail and b"\n" not in data:
+            self._tail += data
+            return None
+        lines = (self._tail + data if self._tail else data).split(b"\n")
+        self._tail = bytearray(lines.pop())
+        words: list[str] = []
+        try:
+            for line in lines:
+                if line[:5] == b"data:":
+                    self._event(line[5:].strip(), words)
+                elif line[:1] == b"{":
+                    self._event(line, words)
+        except AdapterError as fault:
+            self.fault = fault
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            self.fault = AdapterError("backend", MALFORMED)
+        return self._delta("".join(words))
+
+    def _event(self, data: bytes, words: list[str]) -> None:
+        if not data or self.done:
+            return
+        if data == b"[DONE]":
+            self.finished = self.done = True
+            return
+        event = json.loads(data.decode("utf-8", "replace"))
+        if event.get("error"):
+            raise AdapterError("backend", _dig(event["error"]) or "The model server reported an error.")
+        if self._model is None:
+            self._model = event.get("model")
+        self.usage = event.get("usage") or self.usage
+        if choices := event.get("choices"):
+            choice = choices[0]
+            if choice.get("finish_reason"):
+                self.finished = True
+            if content := (choice.get("delta") or choice.get("message") or {}).get("content"):
+                words.append(content)
+
+    def _delta(self, text: str) -> Delta | None:
+        if self._half or not text.isascii():
+            text = self._whole(text)
+        if not text:
+            return None
+        if self.spoke:
+            return Delta(text)
+        self.spoke = True
+        return Delta(text, self._model[:200] if isinstance(self._model, str) else None)
+
+    def _whole(self, text: str) -> str:
+        """Servers that escape their JSON may send the two halves of an emoji in two events."""
+        text, self._half = self._half + text, ""
+        if "\ud800" <= text[-1:] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class OpenAI:
+    name = "openai"
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        model: str,
+        *,
+        connect_timeout: float = 5.0,
+        read_timeout: float = 120.0,
+        max_response_bytes: int = 16_000_000,
+    ) -> None:
+        self.model = model
+        self._base_url, self._key = base_url.rstrip("/"), api_key.strip()
+        self._timeouts = (connect_timeout, read_timeout)
+        self._max_bytes = max_response_bytes
+        self._asks_usage = True
+        self._session = _Session()
+
+    def stream(self, messages: Messages, options: Options) -> Iterator[Delta]:
+        call = _Call(options.cancel)
+        try:
+            yield from self._deltas(messages, options, call)
+        except Exception as error:
+            raise Aborted if call.cancel.aborted else self._told(error) from None
+        finally:
+            call.end()
+
+    def models(self) -> list[str]:
+        """The names of the models that the server offers."""
+        call = _Call(Cancel())
+        try:
+            with closing(self._send(call, "GET", "/models")) as response:
+                listed = _body(response, self._max_bytes)
+                if response.status_code >= 300:
+                    raise _refusal(response, listed)
+            return _ids(listed)
+        except Exception as error:
+            raise self._told(error) from None
+        finally:
+            call.end()
+
+    def _deltas(self, messages: Messages, options: Options, call: _Call) -> Iterator[Delta]:
+        with closing(self._ask(messages, options, call)) as response:
+            kind = response.headers.get("Content-Type", "").lower()
+            if "html" in kind:
+                raise AdapterError("backend", "The model server sent a web page instead of an answer. Check its address.")
+            answer = _Answer()
+            if "application/json" in kind:
+                whole = _body(response, self._max_bytes + 1)
+                ...
+            yield from self._read(response, answer, call)

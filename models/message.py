@@ -1,0 +1,136 @@
+"""Message: what was said, by whom, and what it carries; pages of messages. Its table is chat_messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import ForeignKey, func, select, tuple_
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models import tokens
+from models.base import Base, as_object, db, later_than, new_id, now
+from models.errors import MessageNotFound, NotLatestMessage
+from models.paging import Page, decode_cursor, encode_cursor
+
+
+class Message(Base):
+    __tablename__ = "chat_messages"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    session_id: Mapped[str] = mapped_column(ForeignKey("chat_sessions.id"))
+    role: Mapped[str]
+    content: Mapped[str]
+    token_count: Mapped[int | None]
+    user_id: Mapped[str | None]
+    created_at: Mapped[str]
+    metadata_json: Mapped[str | None]
+
+    @classmethod
+    def write(cls, chat_id: str, role: str, content: str, details: dict[str, Any], token_count: int | None) -> Message:
+        """Adds one at the end of its chat, inside the caller's transaction."""
+        message = cls(
+            id=new_id(),
+            session_id=chat_id,
+            role=role,
+            content=content,
+            token_count=tokens.estimate(content) if token_count is None else token_count,
+            created_at=later_than(cls.newest_time(chat_id)),
+        )
+        message.details = details
+        db.session.add(message)
+        return message
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return as_object(self.metadata_json)
+
+    @details.setter
+    def details(self, details: dict[str, Any]) -> None:
+        self.metadata_json = json.dumps(details, ensure_ascii=False) if details else None
+
+    def add_details(self, **more: Any) -> None:
+        self.details = {**self.details, **more}
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.details.get("error"))
+
+    @property
+    def goes_into_prompts(self) -> bool:
+        """Failed, virtual and inactive ones never reach a model."""
+        details = self.details
+        return not (details.get("error") or details.get("isVirtual") or details.get("status") == 1)
+
+    @classmethod
+    def find(cls, chat_id: str, message_id: str) -> Message:
+        message = db.session.get(cls, message_id)
+        if message is None or message.session_id != chat_id:
+            raise MessageNotFound()
+        return message
+
+    @classmethod
+    def page(cls, chat_id: str, limit: int, cursor: str | None = None) -> Page[Message]:
+        """The newest page first, each one oldest to newest; the cursor walks back in history."""
+        query = cls.newest_first(chat_id)
+        if cursor:
+            created_at, message_id = decode_cursor(cursor, created_at=str, id=str)
+            query = query.where(tuple_(cls.created_at, cls.id) < tuple_(created_at, message_id))
+        rows = list(db.session.scalars(query.limit(limit + 1)))
+        last = rows[limit - 1] if len(rows) > limit else None
+        return Page(rows[:limit][::-1], last and encode_cursor(created_at=last.created_at, id=last.id))
+
+    @classmethod
+    def newest_first(cls, chat_id: str) -> Any:
+        return select(cls).where(cls.session_id == chat_id).order_by(cls.created_at.desc(), cls.id.desc())
+
+    @classmethod
+    def newest_time(cls, chat_id: str) -> str | None:
+        return db.session.scalar(select(func.max(cls.created_at)).where(cls.session_id == chat_id))
+
+    @classmethod
+    def backwards(cls, chat_id: str, batch: int = 32) -> Iterator[Message]:
+        """Every message of a chat from the newest on, read in small pages: most callers soon have enough."""
+        cursor = None
+        while True:
+            page = cls.page(chat_id, batch, cursor)
+            yield from reversed(page.rows)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    @classmethod
+    def latest(cls, chat_id: str, role: str) -> Message | None:
+        return next((message for message in cls.backwards(chat_id) if message.role == role and not message.failed), None)
+
+    def require_latest(self) -> None:
+        newest = Message.latest(self.session_id, self.role)
+        if newest is None or newest.id != self.id:
+            raise NotLatestMessage()
+
+    # Versions of an answer: `variants` holds every one, oldest first; `variant_index` says which of them is shown.
+
+    def add_variant(self, content: str, details: dict[str, Any], token_count: int) -> None:
+        variants = [*self.variants, {"content": content, "token_count": token_count, "created_at": now(), "metadata": details}]
+        self._show(variants, len(variants) - 1)
+
+    def show_variant(self, index: int) -> None:
+        self._show(self.variants, index)
+
+    @property
+    def variants(self) -> list[dict[str, Any]]:
+        return self.details.get("variants") or [self._as_variant()]
+
+    def _as_variant(self) -> dict[str, Any]:
+        return {
+            "content": self.content,
+            "token_count": self.token_count,
+            "created_at": self.created_at,
+            "metadata": self.details,
+        }
+
+    def _show(self, variants: list[dict[str, Any]], index: int) -> None:
+        shown = variants[index]
+        self.content, self.token_count = shown["content"], shown["token_count"]
+        self.details = {**shown["metadata"], "variants": variants, "variant_index": index}

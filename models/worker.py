@@ -1,0 +1,182 @@
+"""Worker: this process's part in the work. Who it is, the answers it is writing, and the beat that keeps them alive."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
+
+from flask import Flask, current_app
+from sqlalchemy import ForeignKey, insert, select, update
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.base import Base, config, db, new_id, now, release, stamp, transaction
+from models.errors import DomainError, TooBusy
+from models.run import Run
+
+BEAT_SECONDS = 0.3
+
+
+class TurnRun(Base):
+    """Who is writing an answer and until when that is believed; and what is left of an answer that failed."""
+
+    __tablename__ = "turn_runs"
+
+    turn_id: Mapped[str] = mapped_column(ForeignKey("chat_turns.id"), primary_key=True)
+    worker: Mapped[str]
+    lease_until: Mapped[str]
+    stop_requested_at: Mapped[str | None]
+    partial: Mapped[str | None]
+
+
+class TurnPieces(Base):
+    """The growing answer: a JSON list of its pieces, numbered from `seq`."""
+
+    __tablename__ = "turn_pieces"
+
+    turn_id: Mapped[str] = mapped_column(ForeignKey("turn_runs.turn_id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    texts: Mapped[str]
+
+
+def worker() -> Worker:
+    return cast(Worker, current_app.extensions["worker"])
+
+
+class Worker:
+    def __init__(self, app: Flask, folder: Path) -> None:
+        self.id = new_id()
+        self._app = app
+        self._folder = folder
+        self._runs: dict[str, Run] = {}
+        self._renewed = 0.0
+        self.each_beat: list[Callable[[], object]] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = self._sign_in()
+
+    # Being alive is holding a lock on a file of one's own: it ends with the process, however that ends.
+
+    def _sign_in(self) -> int:
+        file = os.open(self._folder / f"{self.id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return file
+
+    def _is_alive(self, other: str) -> bool:
+        try:
+            file = os.open(self._folder / f"{other}.lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        with suppress(FileNotFoundError):
+            (self._folder / f"{other}.lock").unlink()
+        return False
+
+    # The answers being written here.
+
+    def require_room(self) -> None:
+        if len(self._runs) >= config().max_running_turns:
+            raise TooBusy(retry_after=2)
+
+    def start(self, turn_id: str) -> Run:
+        """Inside the transaction that claims the turn, so that nobody ever sees it claimed and not running."""
+        db.session.execute(insert(TurnRun).values(turn_id=turn_id, worker=self.id, lease_until=self._lease_end()))
+        run = self._runs[turn_id] = Run(turn_id, config().llm_total_timeout)
+        return run
+
+    def run_of(self, turn_id: str) -> Run | None:
+        return self._runs.get(turn_id)
+
+    def forget(self, run: Run) -> None:
+        self._runs.pop(run.turn_id, None)
+
+    def has_lost(self, turn_id: str) -> bool:
+        """A pending turn that nobody writes any more: its process is gone, or has been silent for too long."""
+        if turn_id in self._runs:
+            return False
+        lease = db.session.get(TurnRun, turn_id, populate_existing=True)
+        if lease is None or lease.worker == self.id or lease.lease_until < now():
+            return True
+        return not self._is_alive(lease.worker)
+
+    def _lease_end(self) -> str:
+        return stamp(datetime.now(UTC) + timedelta(seconds=config().turn_lease_seconds))
+
+    # Working in the background.
+
+    def later(self, task: Callable[[], object]) -> None:
+        """Runs a task in a thread of its own, with the app around it and a database session of its own."""
+
+        def work() -> None:
+            with self._app.app_context():
+                task()
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def start_beating(self) -> None:
+        threading.Thread(target=self._beat_for_ever, name="beat", daemon=True).start()
+
+    def _beat_for_ever(self) -> None:
+        while True:
+            time.sleep(BEAT_SECONDS)
+            with self._app.app_context():
+                self.beat()
+
+    def beat(self) -> None:
+        for step in (self._keep_runs, *self.each_beat):
+            try:
+                step()
+            except DomainError as error:
+                self._app.logger.warning("The beat could not %s: %s", getattr(step, "__name__", step), error)
+            except Exception:
+                self._app.logger.exception("The beat stumbled.")
+
+    def _keep_runs(self) -> None:
+        """For all answers being written here together: save what is new, renew the leases, hear who wants to stop."""
+        runs = list(self._runs.values())
+        if not runs:
+            return
+        for run in runs:
+            run.check_deadline()
+        self._save_pieces(runs)
+        for turn_id in self._stop_requests():
+            if run := self._runs.get(turn_id):
+                run.stop()
+
+    def _stop_requests(self) -> list[str]:
+        query = select(TurnRun.turn_id).where(TurnRun.worker == self.id, TurnRun.stop_requested_at.is_not(None))
+        asked = list(db.session.scalars(query))
+        release()
+        return asked
+
+    def _save_pieces(self, runs: list[Run]) -> None:
+        renew = time.monotonic() - self._renewed > config().turn_lease_seconds / 6
+        fresh = [(run, run.saved, run.pieces[run.saved :]) for run in runs if len(run.pieces) > run.saved]
+        if not fresh and not renew:
+            return
+        with transaction() as session:
+            leased = set(session.scalars(select(TurnRun.turn_id).where(TurnRun.worker == self.id)))
+            rows = [
+                {"turn_id": run.turn_id, "seq": saved + 1, "texts": json.dumps(texts, ensure_ascii=False)}
+                for run, saved, texts in fresh
+                if run.turn_id in leased  # a turn that ended meanwhile has none, and must not get pieces again
+            ]
+            if rows:
+                session.execute(insert(TurnPieces), rows)
+            if renew:
+                session.execute(update(TurnRun).where(TurnRun.turn_id.in_([run.turn_id for run in runs])).values(lease_until=self._lease_end()))
+        for run, saved, texts in fresh:
+            run.saved = saved + len(texts)
+        if renew:
+            self._renewed = time.monotonic()

@@ -1,0 +1,1 @@
+"""The doors for browsers: parse, call one verb, render."""
