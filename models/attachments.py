@@ -23,15 +23,26 @@ _SIGNATURES = {
 
 def save_image(encoded: str, declared_type: str | None) -> str:
     """Writes a Base64 image that came with a message; gives its path relative to the data directory."""
-    image = _decode(encoded)
-    kind = _kind_of(image)
-    if declared_type is not None and declared_type.lower().replace("image/jpg", "image/jpeg") != kind:
-        raise InvalidImage(f"The image is {kind}, but img_mime_type says {declared_type[:100]}.")
+    image, kind = _checked(encoded, declared_type)
     path = Path(IMAGE_FOLDER) / (new_id() + _SIGNATURES[kind][1])
     target = config().data_dir / path
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(image)
     return path.as_posix()
+
+
+def check_image(encoded: str, declared_type: str | None) -> str:
+    """The image as a data URL, checked and not stored."""
+    image, kind = _checked(encoded, declared_type)
+    return _data_url(image, kind)
+
+
+def _checked(encoded: str, declared_type: str | None) -> tuple[bytes, str]:
+    image = _decode(encoded)
+    kind = _kind_of(image)
+    if declared_type is not None and declared_type.lower().replace("image/jpg", "image/jpeg") != kind:
+        raise InvalidImage(f"The image is {kind}, but img_mime_type says {declared_type[:100]}.")
+    return image, kind
 
 
 def as_data_url(path: str) -> str | None:
@@ -40,7 +51,11 @@ def as_data_url(path: str) -> str | None:
     if file is None or not file.is_file():
         return None
     image = file.read_bytes()
-    return f"data:{_kind_of(image)};base64,{base64.b64encode(image).decode()}"
+    return _data_url(image, _kind_of(image))
+
+
+def _data_url(image: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(image).decode()}"
 
 
 def of_chat(chat_id: str) -> list[str]:

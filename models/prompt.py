@@ -15,6 +15,10 @@ DEFAULT_SYSTEM_PROMPT = (
 )
 
 
+def system_prompt() -> str:
+    return config().system_prompt or DEFAULT_SYSTEM_PROMPT
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     messages: Messages
@@ -25,7 +29,7 @@ class Prompt:
     ) -> Prompt:
         limit = config().history_limit if limit is None else limit
         budget = config().max_history_tokens if budget is None else budget
-        system = config().system_prompt or DEFAULT_SYSTEM_PROMPT
+        system = system_prompt()
         history = _newest_that_fit(chat_id, question_id, max(limit, 1), budget - tokens.estimate(system))
         return cls([{"role": "system", "content": system}, *map(_as_sent, history)])
 

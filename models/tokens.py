@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+from adapters.values import Usage
 
 # Each alternative is what one token tends to be: a word, up to three digits, a run of marks, a line break, a character.
 _UNITS = re.compile(
@@ -27,3 +30,13 @@ def estimate(text: str) -> int:
         else:
             total += 1
     return round(total * 1.02) or (1 if text else 0)
+
+
+def usage(given: Usage | None, written: str) -> dict[str, Any]:
+    """The model server's own count where it gives one; else ours of what it wrote, marked as an estimate."""
+    return {
+        "prompt_tokens": given.prompt_tokens if given else None,
+        "completion_tokens": given.completion_tokens if given else estimate(written),
+        "total_tokens": given.total_tokens if given else None,
+        "estimated": given is None,
+    }

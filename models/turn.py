@@ -244,7 +244,8 @@ class Turn(Base):
             if turn.status != "pending":
                 return turn.outcome()
             question, answer = turn.messages()
-            details, count = _details_of(reply, mode, question)
+            details = _details_of(reply, mode)
+            count = details["usage"]["completion_tokens"]
             if answer is not None:
                 answer.add_variant(reply.text, details, count)
             else:
@@ -326,24 +327,17 @@ class Turn(Base):
         return sum(turn.interrupt_if_abandoned() for turn in pending)
 
 
-def _details_of(reply: Reply, mode: str, question: Message | None) -> tuple[dict[str, Any], int]:
-    usage = reply.usage
-    count = usage.completion_tokens if usage else tokens.estimate(reply.text)
+def _details_of(reply: Reply, mode: str) -> dict[str, Any]:
     details: dict[str, Any] = {
         "mode": mode,
         "sources": [],
         "model": reply.model,
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens if usage else None,
-            "completion_tokens": count,
-            "total_tokens": usage.total_tokens if usage else None,
-            "estimated": usage is None,
-        },
+        "usage": tokens.usage(reply.usage, reply.text),
         "latency_ms": reply.latency_ms,
     }
     if reply.stopped:
         details["stopped"] = True
-    return details, count
+    return details
 
 
 def _forget_run(turn_id: str, partial: str = "") -> None:

@@ -1,0 +1,47 @@
+"""Health, readiness, and the configuration as it is now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, current_app
+
+from models import search, setting
+from models.base import config, sqlite_module, transaction
+from models.errors import StorageError
+
+status = Blueprint("status", __name__)
+
+
+@status.get("/health")
+def health() -> Any:
+    return {"status": "ok"}
+
+
+@status.get("/ready")
+def ready() -> Any:
+    """Ready when a write would succeed now."""
+    writable = _database_is_writable()
+    provider = setting.provider()
+    body = {
+        "status": "ready" if writable else "unavailable",
+        "database": {"writable": writable, "sqlite": sqlite_module.sqlite_version},
+        "provider": {"name": provider.name, "model": provider.model},
+        "index": {"waiting": search.pending_count() if writable else None},
+    }
+    return body, 200 if writable else 503
+
+
+@status.get("/api/config/current")
+def current() -> Any:
+    """What is configured; secrets are masked."""
+    settings = {entry["variable"]: entry["value"] for entry in config().described()}
+    return {"settings": settings, "provider": setting.provider().name, "version": current_app.config["VERSION"]}
+
+
+def _database_is_writable() -> bool:
+    try:
+        with transaction():
+            return True
+    except StorageError:
+        return False
