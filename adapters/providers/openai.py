@@ -8,15 +8,16 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import cache
-from http import HTTPStatus
-from http.client import HTTPException
+from http.client import HTTPException, responses
 from http.cookiejar import DefaultCookiePolicy
+from itertools import chain
 from typing import Any
 
 import requests
 from requests.adapters import HTTPAdapter
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
@@ -105,7 +106,7 @@ class _TLSPool(HTTPSConnectionPool):
 def _trusted() -> ssl.SSLContext:
     """Whom the system trusts and, since a small container has no such list, whom requests trusts."""
     context = ssl.create_default_context()
-    context.load_verify_locations(requests.certs.where())
+    context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH)
     return context
 
 
@@ -114,7 +115,7 @@ class _Transport(HTTPAdapter):
         super().init_poolmanager(*args, **kwargs)
         self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TLSPool}
 
-    def build_connection_pool_key_attributes(self, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def build_connection_pool_key_attributes(self, *args: Any, **kwargs: Any) -> Any:
         where, how = super().build_connection_pool_key_attributes(*args, **kwargs)
         return where, how | ({"ssl_context": _trusted()} if where["scheme"] == "https" else {})
 
@@ -148,7 +149,7 @@ class _Answer:
         self._half = ""
 
     def feed(self, data: bytes) -> Delta | None:
-        """The words in these bytes as one Delta; what is wrong with them is in `fault`, to be raised after the words."""
+        """The words in these bytes, as one Delta; what is wrong with the rest is in `fault`, to raise after them."""
         if self._tail and b"\n" not in data:
             self._tail += data
             return None
@@ -167,7 +168,7 @@ class _Answer:
             self.fault = AdapterError("backend", MALFORMED)
         return self._delta("".join(words))
 
-    def _event(self, data: bytes, words: list[str]) -> None:
+    def _event(self, data: bytes | bytearray, words: list[str]) -> None:
         if not data or self.done:
             return
         if data == b"[DONE]":
@@ -184,7 +185,7 @@ class _Answer:
             if choice.get("finish_reason"):
                 self.finished = True
             if content := (choice.get("delta") or choice.get("message") or {}).get("content"):
-                words.append(content)
+                words.append(_text(content))
 
     def _delta(self, text: str) -> Delta | None:
         if self._half or not text.isascii():
@@ -202,6 +203,15 @@ class _Answer:
         if "\ud800" <= text[-1:] <= "\udbff":
             text, self._half = text[:-1], text[-1]
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def last(self) -> Iterator[Delta]:
+        """What is left to say when the body is over; an answer without an end, or without a word, is none."""
+        if not self.finished:
+            raise AdapterError("backend", BROKE_OFF if self.spoke else MALFORMED)
+        if not self.spoke:
+            raise AdapterError("backend", "The model server sent an empty answer.")
+        if usage := _usage(self.usage):
+            yield Delta(usage=usage)
 
 
 class OpenAI:
@@ -237,23 +247,178 @@ class OpenAI:
         """The names of the models that the server offers."""
         call = _Call(Cancel())
         try:
-            with closing(self._send(call, "GET", "/models")) as response:
-                listed = _body(response, self._max_bytes)
+            with self._send(call, "GET", "/models") as response:
                 if response.status_code >= 300:
-                    raise _refusal(response, listed)
-            return _ids(listed)
+                    raise _refusal(response, _detail(response))
+                return _ids(b"".join(self._pieces(response, call)))
         except Exception as error:
             raise self._told(error) from None
         finally:
             call.end()
 
     def _deltas(self, messages: Messages, options: Options, call: _Call) -> Iterator[Delta]:
-        with closing(self._ask(messages, options, call)) as response:
+        answer = _Answer()
+        with self._ask(messages, options, call) as response:
+            pieces = self._pieces(response, call)
             kind = response.headers.get("Content-Type", "").lower()
             if "html" in kind:
-                raise AdapterError("backend", "The model server sent a web page instead of an answer. Check its address.")
-            answer = _Answer()
+                raise AdapterError("backend", "The model server sent a web page, not an answer. Is its address right?")
             if "application/json" in kind:
-                whole = _body(response, self._max_bytes + 1)
-                ...
-            yield from self._read(response, answer, call)
+                pieces = _as_stream(pieces)
+            try:
+                for data in chain(pieces, [b"\n"]):
+                    if delta := answer.feed(data):
+                        yield delta
+                    if answer.fault:
+                        raise answer.fault
+                    if answer.finished and not response.raw.closed:
+                        call.sock.settimeout(GRACE)
+                    if answer.done:
+                        # Only a connection whose body was read to its end can be used again.
+                        next(pieces, None)
+                        break
+            except (HTTPError, HTTPException, OSError) as error:
+                if not answer.finished:
+                    raise _broken(error) from None
+        yield from answer.last()
+
+    def _ask(self, messages: Messages, options: Options, call: _Call) -> requests.Response:
+        body: dict[str, Any] = {"model": self.model, "messages": messages, "stream": True}
+        body |= {"temperature": options.temperature} if options.temperature is not None else {}
+        body |= {"max_tokens": options.max_tokens} if options.max_tokens is not None else {}
+        body |= {"stream_options": {"include_usage": True}} if self._asks_usage else {}
+        response = self._send(call, "POST", "/chat/completions", json=body)
+        if response.status_code < 300:
+            return response
+        with response:
+            detail = _detail(response)
+        if "stream_options" in body and response.status_code in (400, 422) and b"stream_options" in detail:
+            self._asks_usage = False
+            return self._ask(messages, options, call)
+        raise _refusal(response, detail)
+
+    def _send(self, call: _Call, method: str, path: str, **body: Any) -> requests.Response:
+        if call.cancel.aborted:
+            raise Aborted
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise AdapterError("connection", "The API key has characters that cannot be sent.", permanent=True)
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        _calling.call = call
+        try:
+            response = self._session.request(
+                method,
+                self._base_url + path,
+                headers=headers,
+                timeout=self._timeouts,
+                stream=True,
+                allow_redirects=False,
+                **body,
+            )
+        finally:
+            del _calling.call
+        response.raw.decode_content = "Content-Encoding" in response.headers
+        return response
+
+    def _pieces(self, response: requests.Response, call: _Call) -> Iterator[bytes]:
+        read, cancel, left = response.raw.read1, call.cancel, self._max_bytes
+        while True:
+            data = read(READ_SIZE)
+            if cancel.aborted:
+                raise Aborted
+            if not data:
+                return
+            left -= len(data)
+            if left < 0:
+                raise AdapterError("backend", f"The answer is longer than {self._max_bytes} bytes; it was cut off.")
+            yield data
+
+    def _told(self, error: Exception) -> AdapterError:
+        """The error in words for a person, without the key: a server may have sent it back to us."""
+        fault = error if isinstance(error, AdapterError) else _fault(error)
+        message = fault.message.replace(self._key, "[key]") if self._key else fault.message
+        if fault.kind == "connection":
+            message = f"{self._base_url.partition('//')[2].partition('/')[0].rpartition('@')[2]}: {message}"
+        return AdapterError(fault.kind, message, permanent=fault.permanent)
+
+
+def _as_stream(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """A server that does not stream sends one object: one event, then."""
+    yield b"data:" + b"".join(pieces).replace(b"\n", b" ") + b"\ndata:[DONE]\n"
+
+
+def _text(content: Any) -> str:
+    if not isinstance(content, str):
+        raise AdapterError("backend", "The model server sent an answer that is not text.")
+    return content
+
+
+def _usage(told: Any) -> Usage | None:
+    match told:
+        case {"prompt_tokens": int(prompt), "completion_tokens": int(completion)} if max(prompt, completion) < 2**31:
+            return Usage(prompt, completion)
+    return None
+
+
+def _ids(listed: bytes) -> list[str]:
+    try:
+        return [str(model["id"]) for model in json.loads(listed)["data"]]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise AdapterError("backend", "The model server sent something that is not a list of models.") from None
+
+
+def _detail(response: requests.Response) -> bytes:
+    """The start of what a server says about its refusal, or as much as can be read of it."""
+    detail = bytearray()
+    with suppress(HTTPError, HTTPException, OSError):
+        while len(detail) < READ_SIZE and (data := response.raw.read1(READ_SIZE)):
+            detail += data
+    return bytes(detail)
+
+
+def _refusal(response: requests.Response, detail: bytes) -> AdapterError:
+    status = response.status_code
+    plain = f"HTTP {status} {responses.get(status, '')}".strip()
+    if status < 400:
+        return AdapterError("backend", f"The model server redirects elsewhere ({plain}); redirects are not followed.")
+    message = _dig(detail) or plain
+    if wait := _dig(response.headers.get("Retry-After", "")[:40]):
+        message += f" (try again in {wait} seconds)" if wait.isdigit() else f" (try again after {wait})"
+    return AdapterError("backend", message, permanent=status in (400, 401, 403, 404))
+
+
+def _dig(said: Any) -> str:
+    """The sentence for people inside an error body; never a web page."""
+    if isinstance(said, bytes):
+        text = said.decode("utf-8", "replace")
+        try:
+            return _dig(json.loads(text))
+        except (ValueError, RecursionError):
+            return "" if text.lstrip().startswith("<") else _dig(text)
+    if isinstance(said, str):
+        return "".join(character for character in " ".join(said.split()) if character.isprintable())[:500]
+    if isinstance(said, list):
+        return _dig(said[0]) if said else ""
+    if isinstance(said, dict):
+        return next(filter(None, (_dig(said.get(key)) for key in ("error", "message", "detail", "msg"))), "")
+    return ""
+
+
+def _broken(error: Exception) -> AdapterError:
+    fault = _fault(error)
+    return fault if fault.kind == "timeout" else AdapterError("backend", BROKE_OFF)
+
+
+def _fault(error: BaseException | None) -> AdapterError:
+    """Wrapped errors say less than what they wrap: the first that is not a mere wrapper decides."""
+    while error is not None:
+        if isinstance(error, TimeoutError):
+            return AdapterError("timeout", "The model server did not answer in time.")
+        if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
+            detail = getattr(error, "verify_message", None) or error.strerror or str(error)
+            return AdapterError("connection", detail)
+        if isinstance(error, ValueError):
+            return AdapterError("connection", "this address cannot be used", permanent=True)
+        if isinstance(error, HTTPException):
+            break
+        error = error.__cause__ or error.__context__
+    return AdapterError("backend", "The model server did not answer in HTTP.")
