@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-from typing import Any
+if __name__ == "__main__":
+    # Before the imports below: the process that only watches over the workers needs none of them, nor their memory.
+    import server
+
+    server.main()
 
 from flask import Flask
 
 import cli
-from config import Config, ConfigError
+from config import Config
 from models import base, schema, search
 from models.turn import Turn
 from models.worker import Worker
@@ -49,51 +51,3 @@ def create_app(settings: Config | None = None, *, serving: bool = False) -> Flas
     cli.set_up(app)
     app.wsgi_app = gates.SubPath(app.wsgi_app, settings.url_prefix)  # type: ignore[method-assign]
     return app
-
-
-def serve(settings: Config) -> None:
-    """A production server: one process, a thread for every open stream. docs/adr/0004 has the figures."""
-    from gunicorn.app.base import BaseApplication
-
-    class Server(BaseApplication):  # type: ignore[misc]
-        def load_config(self) -> None:
-            options = {
-                "bind": f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}",
-                "worker_class": "gthread",
-                "workers": settings.workers,
-                "threads": settings.threads,
-                "worker_connections": settings.threads + 1000,
-                "backlog": 2048,
-                "keepalive": 30,
-                "graceful_timeout": 10,
-                "loglevel": settings.log_level.lower(),
-                "post_worker_init": _announce,
-                "proc_name": "holdfast",
-            }
-            for name, value in options.items():
-                self.cfg.set(name, value)
-
-        def load(self) -> Flask:
-            # In the worker, after the fork: no connection is ever carried over one.
-            try:
-                return create_app(settings, serving=True)
-            except schema.SchemaError as error:
-                print(error, file=sys.stderr, flush=True)
-                sys.exit(4)  # gunicorn's word for "do not try again"
-
-    Server().run()
-
-
-def _announce(worker: Any) -> None:
-    host, port = worker.sockets[0].getsockname()[:2]
-    host = f"[{host}]" if ":" in host else host
-    print(f"Holdfast is serving on http://{host}:{port}", flush=True)
-
-
-if __name__ == "__main__":
-    try:
-        chosen = Config.from_environment()
-    except ConfigError as error:
-        sys.exit(str(error))
-    logging.basicConfig(level=chosen.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    serve(chosen)

@@ -21,7 +21,10 @@ def doctor() -> None:
     """Check this installation and say what to do."""
     findings = examine()
     for finding in findings:
-        click.echo(f"{'ok  ' if finding.good else 'LOOK'}  {finding.what}" + ("" if finding.good else f"\n      {finding.advice}"))
+        click.echo(
+            f"{'ok  ' if finding.good else 'LOOK'}  {finding.what}"
+            + ("" if finding.good else f"\n      {finding.advice}")
+        )
     if not all(finding.good for finding in findings):
         raise SystemExit(1)
 

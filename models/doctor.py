@@ -44,15 +44,21 @@ def _database() -> Iterator[Finding]:
             pass
         yield Finding(True, f"The database {file} can be written")
     except StorageError as error:
-        yield Finding(False, f"The database {file} cannot be written: {error.__cause__}", "Check its owner and the disk.")
+        yield Finding(
+            False, f"The database {file} cannot be written: {error.__cause__}", "Check its owner and the disk."
+        )
     sound = db.session.execute(text("PRAGMA quick_check(1)")).scalar()
-    yield Finding(sound == "ok", f"Its file is sound: {sound}", "Restore a backup, or recover it with sqlite3's .recover.")
+    yield Finding(
+        sound == "ok", f"Its file is sound: {sound}", "Restore a backup, or recover it with sqlite3's .recover."
+    )
     yield Finding(True, f"Its tables are at {schema.head()}")
 
 
 def _space() -> Finding:
     free = shutil.disk_usage(config().data_dir).free
-    return Finding(free > LOW_SPACE, f"{free // 1_000_000:,} MB free for {config().data_dir}", "Make room on this disk.")
+    return Finding(
+        free > LOW_SPACE, f"{free // 1_000_000:,} MB free for {config().data_dir}", "Make room on this disk."
+    )
 
 
 def _index() -> Finding:
@@ -70,4 +76,6 @@ def _provider() -> Iterator[Finding]:
         advice = f"It offers: {', '.join(names[:10])}. Set LLM_MODEL to one of them."
         yield Finding(provider.model in names, f"The model server answers, for model {provider.model}", advice)
     except AdapterError as error:
-        yield Finding(False, f"The model server at {config().llm_base_url}: {error.message}", "Start it, or set LLM_BASE_URL.")
+        yield Finding(
+            False, f"The model server at {config().llm_base_url}: {error.message}", "Start it, or set LLM_BASE_URL."
+        )

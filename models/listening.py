@@ -10,8 +10,9 @@ from flask import Flask
 from sqlalchemy import select
 
 from models.base import db
+from models.outcome import Outcome
 from models.run import IDLE_SECONDS, Piece
-from models.turn import Outcome, Turn
+from models.turn import Turn
 from models.worker import TurnPieces, worker
 
 LOOK_SECONDS = 0.25

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import ForeignKey, func, select, tuple_
+from sqlalchemy import ForeignKey, select, tuple_
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models import tokens
-from models.base import Base, as_object, db, later_than, new_id, now
+from models.base import Base, as_object, db, insert_row, later_than, new_id, now
 from models.errors import MessageNotFound, NotLatestMessage
 from models.paging import Page, decode_cursor, encode_cursor
 
@@ -28,18 +28,27 @@ class Message(Base):
     metadata_json: Mapped[str | None]
 
     @classmethod
-    def write(cls, chat_id: str, role: str, content: str, details: dict[str, Any], token_count: int | None) -> Message:
-        """Adds one at the end of its chat, inside the caller's transaction."""
+    def write(
+        cls,
+        chat_id: str,
+        role: str,
+        content: str,
+        details: dict[str, Any],
+        token_count: int | None = None,
+        *,
+        newest: str | None,
+    ) -> Message:
+        """Adds one at the end of its chat, after the `newest` time there, inside the caller's transaction."""
         message = cls(
             id=new_id(),
             session_id=chat_id,
             role=role,
             content=content,
             token_count=tokens.estimate(content) if token_count is None else token_count,
-            created_at=later_than(cls.newest_time(chat_id)),
+            created_at=later_than(newest),
         )
         message.details = details
-        db.session.add(message)
+        insert_row(message)
         return message
 
     @property
@@ -86,10 +95,6 @@ class Message(Base):
         return select(cls).where(cls.session_id == chat_id).order_by(cls.created_at.desc(), cls.id.desc())
 
     @classmethod
-    def newest_time(cls, chat_id: str) -> str | None:
-        return db.session.scalar(select(func.max(cls.created_at)).where(cls.session_id == chat_id))
-
-    @classmethod
     def backwards(cls, chat_id: str, batch: int = 32) -> Iterator[Message]:
         """Every message of a chat from the newest on, read in small pages: most callers soon have enough."""
         cursor = None
@@ -102,7 +107,9 @@ class Message(Base):
 
     @classmethod
     def latest(cls, chat_id: str, role: str) -> Message | None:
-        return next((message for message in cls.backwards(chat_id) if message.role == role and not message.failed), None)
+        return next(
+            (message for message in cls.backwards(chat_id) if message.role == role and not message.failed), None
+        )
 
     def require_latest(self) -> None:
         newest = Message.latest(self.session_id, self.role)
@@ -112,7 +119,10 @@ class Message(Base):
     # Versions of an answer: `variants` holds every one, oldest first; `variant_index` says which of them is shown.
 
     def add_variant(self, content: str, details: dict[str, Any], token_count: int) -> None:
-        variants = [*self.variants, {"content": content, "token_count": token_count, "created_at": now(), "metadata": details}]
+        variants = [
+            *self.variants,
+            {"content": content, "token_count": token_count, "created_at": now(), "metadata": details},
+        ]
         self._show(variants, len(variants) - 1)
 
     def show_variant(self, index: int) -> None:

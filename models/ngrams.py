@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 SNIPPET_LENGTH = 120
 BEFORE_HIT = 40
-MOST_WINDOWS = 12
+MOST_WINDOWS, MOST_TERMS, LONGEST_TERM = 12, 50, 1000
 MOST_MARKED = 20
 
 WIDE = re.compile("[\uff01-\uff5e]")
@@ -42,11 +42,12 @@ def grams(text: str) -> set[str]:
 
 
 def windows(terms: Iterable[str]) -> list[str]:
-    """Grams that a text with all these folded terms must have: the longest ones, evenly thinned where there are many."""
-    found = list(dict.fromkeys(gram for term in terms for gram in _windows(_indexable(term))))
+    """Grams that a text with all these folded terms must have: the longest ones, thinned evenly where they are many."""
+    telling = sorted(terms, key=len, reverse=True)[:MOST_TERMS]
+    found = list(dict.fromkeys(gram for term in telling for gram in _windows(_indexable(term[:LONGEST_TERM]))))
     if len(found) > MOST_WINDOWS:
         found = [gram for gram in found if len(gram.encode()) > 3] or found
-    return found[:: -(-len(found) // MOST_WINDOWS)]
+    return found[:: -(-len(found) // MOST_WINDOWS) or 1]
 
 
 def snippet(text: str, terms: list[str]) -> Markup:
@@ -58,7 +59,7 @@ def snippet(text: str, terms: list[str]) -> Markup:
     end = min(len(text), start + SNIPPET_LENGTH)
     part = text[start:end]
     spans = _joined([(first - start, min(last, end) - start), *_marked(part, terms)])
-    html, at = Markup("…" if start else ""), 0
+    html, at = escape("…" if start else ""), 0
     for begin, stop in spans:
         html += _line(part[at:begin]) + Markup("<mark>%s</mark>") % _line(part[begin:stop])
         at = stop

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from adapters.values import Cancel
 
 if TYPE_CHECKING:
-    from models.turn import Outcome
+    from models.outcome import Outcome
 
 Piece = tuple[int, str]
 """Its number, counted from 1, and its text. Every listener gets the same pieces under the same numbers."""

@@ -1,96 +1,32 @@
-"""Turn: one question and its answer. Claim, answer, complete, fail, stop. Its table is chat_turns."""
+"""Turn: one question and its answer. Claim, complete, fail, stop; models/answering.py runs it. Its table is chat_turns."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
-from flask import current_app
-from sqlalchemy import ForeignKey, delete, select
+from sqlalchemy import ForeignKey, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 
-from adapters.errors import Aborted, AdapterError
-from adapters.providers import Provider
-from adapters.values import Options, Usage
-from models import attachments, setting, tokens
-from models.base import Base, config, db, now, release, transaction
+from models import attachments
+from models.base import Base, db, insert_row, later_than, now, release, transaction
 from models.chat import Chat
-from models.errors import (
-    DomainError,
-    IdempotencyConflict,
-    NotLatestMessage,
-    StorageError,
-    TurnInProgress,
-    TurnNotFound,
-)
+from models.errors import ChatNotFound, IdempotencyConflict, NotLatestMessage, TurnInProgress, TurnNotFound
 from models.message import Message
-from models.prompt import Prompt
+from models.outcome import INTERRUPTED, Ask, Failure, Outcome, Reply
 from models.run import Run
 from models.worker import TurnPieces, TurnRun, worker
 
-Done = TypeVar("Done")
 
+class Place(NamedTuple):
+    """What a claim must know of its chat, read in one statement: claims queue up for the write lock."""
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What a client asks of a turn. For a retry the question stands in the chat already, and `query` is empty."""
-
-    request_id: str
-    payload_hash: str
-    query: str = ""
-    mode: str = "hybrid"
-    image: str | None = None
-    image_type: str | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    history_limit: int | None = None
-    max_history_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why there is no answer; `kind` is the class of a model server's fault, for the sentence that pages show."""
-
-    code: str
-    message: str
-    kind: str | None = None
-
-    def as_dict(self) -> dict[str, str]:
-        error = {"code": self.code, "message": self.message}
-        return {**error, "kind": self.kind} if self.kind else error
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    text: str
-    model: str
-    usage: Usage | None
-    latency_ms: int
-    stopped: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a turn ended, with the rows as they were stored."""
-
-    turn_id: str
-    status: str
-    user_message: Message | None = None
-    assistant_message: Message | None = None
-    failure: Failure | None = None
-    partial: str | None = None
-
-
-class Stopped(Exception):
-    """Stopped before the first word."""
-
-
-INTERRUPTED = Failure("INTERRUPTED", "The program stopped before the answer was complete.")
-STOPPED = Failure("STOPPED", "Stopped before the answer began.")
+    deleted_at: str | None
+    asked_before: str | None
+    running: str | None
+    newest_message: str | None
 
 
 class Turn(Base):
@@ -109,31 +45,35 @@ class Turn(Base):
     # Claiming: exactly one request goes on per request_id, and one turn per chat, by the database's own uniqueness.
 
     @classmethod
-    def begin(cls, chat_id: str, ask: Ask) -> tuple[Turn, Run | None]:
+    def begin(cls, chat_id: str, ask: Ask) -> tuple[Outcome, Turn, Run | None]:
         """Claims the turn and writes the person's message. No run: it was asked before, and this is the replay."""
-        if replayed := cls._replay(chat_id, ask):
-            return replayed, None
-        release()
-        image = attachments.save_image(ask.image, ask.image_type) if ask.image else None
+        image = cls._save_image(chat_id, ask) if ask.image else None
         details = {"img_path": image} if image else {}
 
-        def write_question() -> tuple[Message, Message | None]:
-            return Message.write(chat_id, "user", ask.query, details, None), None
+        def write_question(place: Place) -> tuple[Message, Message | None]:
+            return Message.write(chat_id, "user", ask.query, details, newest=place.newest_message), None
 
+        run = None
         try:
-            turn, run = cls._claim(chat_id, ask, write_question)
-        except BaseException:
-            attachments.remove([image] if image else [])
-            raise
-        if run is None:
-            attachments.remove([image] if image else [])
-        return turn, run
+            outcome, turn, run = cls._claim(chat_id, ask, write_question)
+        finally:
+            if run is None and image:
+                attachments.remove([image])
+        return outcome, turn, run
 
     @classmethod
-    def begin_retry(cls, chat_id: str, message_id: str, ask: Ask) -> tuple[Turn, Run | None]:
+    def _save_image(cls, chat_id: str, ask: Ask) -> str | None:
+        """Before the transaction: files are slow. Not for a replay, which has its image."""
+        if cls._place(chat_id, ask.request_id).asked_before:
+            return None
+        release()
+        return attachments.save_image(ask.image or "", ask.image_type)
+
+    @classmethod
+    def begin_retry(cls, chat_id: str, message_id: str, ask: Ask) -> tuple[Outcome, Turn, Run | None]:
         """Claims a turn that answers the newest question again. While it runs it is known by its assistant message."""
 
-        def find_question() -> tuple[Message, Message | None]:
+        def find_question(_place: Place) -> tuple[Message, Message | None]:
             answer = Message.find(chat_id, message_id)
             answer.require_latest()
             question = Message.latest(chat_id, "user")
@@ -145,22 +85,40 @@ class Turn(Base):
 
     @classmethod
     def _claim(
-        cls, chat_id: str, ask: Ask, prepare: Callable[[], tuple[Message, Message | None]]
-    ) -> tuple[Turn, Run | None]:
+        cls, chat_id: str, ask: Ask, prepare: Callable[[Place], tuple[Message, Message | None]]
+    ) -> tuple[Outcome, Turn, Run | None]:
         worker().require_room()
         try:
-            with transaction() as session:
-                if replayed := cls._replay(chat_id, ask):
-                    return replayed, None
-                cls.require_idle(chat_id)
-                question, answer = prepare()
+            with transaction():
+                place = cls._place(chat_id, ask.request_id)
+                if place.asked_before:
+                    turn = cls._replay(chat_id, ask)
+                    return turn.outcome(), turn, None
+                if place.running:
+                    cls.require_idle(chat_id)
+                question, answer = prepare(place)
                 turn = cls._insert(chat_id, ask, question, answer)
-                session.flush()
                 run = worker().start(turn.id)
         except IntegrityError:
             # Another process was first between our look and our insert: with its row in sight we know what to say.
+            worker().forget(ask.request_id)
             return cls._claim(chat_id, ask, prepare)
-        return turn, run
+        except BaseException:
+            worker().forget(ask.request_id)
+            raise
+        return Outcome(turn.id, "pending", question, answer), turn, run
+
+    @classmethod
+    def _place(cls, chat_id: str, request_id: str) -> Place:
+        asked_before = select(cls.id).where(cls.id == request_id).scalar_subquery()
+        running = select(cls.id).where(cls.session_id == chat_id, cls.status == "pending").scalar_subquery()
+        newest = select(func.max(Message.created_at)).where(Message.session_id == chat_id).scalar_subquery()
+        row = db.session.execute(
+            select(Chat.deleted_at, asked_before, running, newest).where(Chat.id == chat_id)
+        ).first()
+        if row is None or row[0] is not None:
+            raise ChatNotFound()
+        return Place._make(row)
 
     @classmethod
     def _insert(cls, chat_id: str, ask: Ask, question: Message, answer: Message | None) -> Turn:
@@ -173,17 +131,12 @@ class Turn(Base):
             status="pending",
             created_at=now(),
         )
-        db.session.flush()  # the message first: the turn refers to it
-        db.session.add(turn)
+        insert_row(turn)
         return turn
 
     @classmethod
-    def _replay(cls, chat_id: str, ask: Ask) -> Turn | None:
-        Chat.find(chat_id)
-        turn = db.session.get(cls, ask.request_id)
-        if turn is None:
-            return None
-        turn.interrupt_if_abandoned()
+    def _replay(cls, chat_id: str, ask: Ask) -> Turn:
+        turn = cls.find(ask.request_id)
         if turn.status == "pending" or (turn.payload_hash, turn.session_id) != (ask.payload_hash, chat_id):
             raise IdempotencyConflict(
                 existing_status=turn.status, expected_hash=turn.payload_hash, received_hash=ask.payload_hash
@@ -204,60 +157,36 @@ class Turn(Base):
         turn.interrupt_if_abandoned()
         return turn
 
-    # Answering: a short list of named steps, and no transaction open while the model works.
-
-    def answer(self, run: Run, ask: Ask) -> Outcome:
-        try:
-            prompt = Prompt.for_question(self.session_id, self.user_message_id, ask.history_limit, ask.max_history_tokens)
-            release()
-            reply = self._listen(run, prompt, setting.provider(), ask)
-            outcome = _patiently(lambda: self.complete(reply, ask.mode))
-        except Exception as error:
-            failure = _why(error)
-            outcome = self._fail_or_say_so(failure, run.text)
-        finally:
-            worker().forget(run)
-        return run.finish(outcome)
-
-    def _listen(self, run: Run, prompt: Prompt, provider: Provider, ask: Ask) -> Reply:
-        began, model, usage = time.monotonic(), provider.model, None
-        options = Options(ask.temperature, ask.max_tokens, run.cancel)
-        try:
-            for delta in provider.stream(prompt.messages, options):
-                if delta.text:
-                    run.append(delta.text)
-                model, usage = delta.model or model, delta.usage or usage
-        except Aborted:
-            if run.ending == "timeout":
-                raise AdapterError("timeout", "The answer took too long.") from None
-        text = run.text
-        if not text.strip():
-            raise Stopped() if run.ending else AdapterError("backend", "The model server sent an empty answer.")
-        return Reply(text, model, usage, round((time.monotonic() - began) * 1000), run.ending == "stopped")
+    # Ending.
 
     def complete(self, reply: Reply, mode: str) -> Outcome:
         """The answer, the chat's new place in the list and the turn's end in one transaction: both or neither."""
         with transaction() as session:
-            turn = session.get(Turn, self.id)
-            if turn is None:
+            newest = select(func.max(Message.created_at)).where(Message.session_id == self.session_id).scalar_subquery()
+            rows = select(Turn, Chat, Message, newest).join(Chat, Chat.id == Turn.session_id)
+            found = session.execute(
+                rows.outerjoin(Message, Message.id == Turn.user_message_id).where(Turn.id == self.id)
+            ).first()
+            if found is None:
                 raise TurnNotFound("The chat was deleted while it was being answered.")
+            turn, chat, question, newest_time = found
             if turn.status != "pending":
                 return turn.outcome()
-            question, answer = turn.messages()
-            details = _details_of(reply, mode)
-            count = details["usage"]["completion_tokens"]
-            if answer is not None:
-                answer.add_variant(reply.text, details, count)
-            else:
-                answer = Message.write(turn.session_id, "assistant", reply.text, details, count)
-                session.flush()
-                turn.assistant_message_id = answer.id
-            chat = session.get_one(Chat, turn.session_id)
+            answer = turn._store(reply, mode, newest_time)
             chat.name_after(question.content if question else "")
-            chat.touch()
-            turn.status, turn.completed_at = "completed", now()
-            _forget_run(turn.id)
-        return turn.outcome()
+            chat.updated_at = later_than(chat.updated_at)
+            turn._end("completed", assistant_message_id=answer.id)
+            session.execute(delete(TurnRun.__table__).where(TurnRun.turn_id == self.id))  # type: ignore[arg-type]
+        return Outcome(self.id, "completed", question, answer)
+
+    def _store(self, reply: Reply, mode: str, newest: str | None) -> Message:
+        details = reply.details(mode)
+        count = details["usage"]["completion_tokens"]
+        if self.assistant_message_id is None:
+            return Message.write(self.session_id, "assistant", reply.text, details, count, newest=newest)
+        answer = db.session.get_one(Message, self.assistant_message_id)
+        answer.add_variant(reply.text, details, count)
+        return answer
 
     def fail(self, failure: Failure, partial: str) -> Outcome:
         """The record explains itself: the question stays, marked; what had arrived of the answer stays with the turn."""
@@ -269,34 +198,34 @@ class Turn(Base):
                 question, answer = turn.messages()
                 if question is not None and answer is None:
                     question.add_details(error=failure.as_dict())
-                turn.status, turn.completed_at = "failed", now()
-                turn.error_detail = json.dumps(failure.as_dict(), ensure_ascii=False)
-                _forget_run(turn.id, partial)
+                turn._end("failed", error_detail=json.dumps(failure.as_dict(), ensure_ascii=False))
+                session.execute(delete(TurnPieces).where(TurnPieces.turn_id == self.id))
+                session.execute(
+                    update(TurnRun)
+                    .where(TurnRun.turn_id == self.id)
+                    .values(partial=partial or None, stop_requested_at=None)
+                )
         return turn.outcome()
 
-    def _fail_or_say_so(self, failure: Failure, partial: str) -> Outcome:
-        try:
-            return _patiently(lambda: self.fail(failure, partial))
-        except DomainError as error:
-            current_app.logger.error("Turn %s ended with %s and could not be recorded: %s", self.id, failure, error)
-            failure = failure if failure.code != "LLM_ERROR" else Failure(error.code, error.message)
-            return Outcome(self.id, "failed", failure=failure, partial=partial or None)
+    def _end(self, status: str, **more: Any) -> None:
+        values = {"status": status, "completed_at": now(), **more}
+        db.session.execute(update(Turn).where(Turn.id == self.id).values(values))
 
     # Looking back.
 
     def messages(self) -> tuple[Message | None, Message | None]:
-        found = [db.session.get(Message, key) if key else None for key in (self.user_message_id, self.assistant_message_id)]
-        return found[0], found[1]
+        question = db.session.get(Message, self.user_message_id) if self.user_message_id else None
+        answer = db.session.get(Message, self.assistant_message_id) if self.assistant_message_id else None
+        return question, answer
 
     def outcome(self) -> Outcome:
         question, answer = self.messages()
-        failure, partial = None, None
-        if self.status == "failed":
-            failure = _failure_from(self.error_detail)
-            answer = None
-            left = db.session.get(TurnRun, self.id)
-            partial = left.partial if left else None
-        return Outcome(self.id, self.status, question, answer, failure, partial)
+        if self.status != "failed":
+            return Outcome(self.id, self.status, question, answer)
+        left = db.session.get(TurnRun, self.id)
+        return Outcome(
+            self.id, "failed", question, None, _failure_from(self.error_detail), left.partial if left else None
+        )
 
     # Stopping, and turns that a dead process left.
 
@@ -307,9 +236,7 @@ class Turn(Base):
             run.stop()
         elif self.status == "pending":
             with transaction() as session:
-                lease = session.get(TurnRun, self.id)
-                if lease is not None:
-                    lease.stop_requested_at = now()
+                session.execute(update(TurnRun).where(TurnRun.turn_id == self.id).values(stop_requested_at=now()))
 
     def interrupt_if_abandoned(self) -> bool:
         """Nobody is writing this answer any more: it must not block its chat."""
@@ -323,30 +250,10 @@ class Turn(Base):
 
     @classmethod
     def interrupt_all_abandoned(cls) -> int:
-        pending = db.session.scalars(select(cls).where(cls.status == "pending")).all()
-        return sum(turn.interrupt_if_abandoned() for turn in pending)
-
-
-def _details_of(reply: Reply, mode: str) -> dict[str, Any]:
-    details: dict[str, Any] = {
-        "mode": mode,
-        "sources": [],
-        "model": reply.model,
-        "usage": tokens.usage(reply.usage, reply.text),
-        "latency_ms": reply.latency_ms,
-    }
-    if reply.stopped:
-        details["stopped"] = True
-    return details
-
-
-def _forget_run(turn_id: str, partial: str = "") -> None:
-    db.session.execute(delete(TurnPieces).where(TurnPieces.turn_id == turn_id))
-    lease = db.session.get(TurnRun, turn_id)
-    if lease is not None and partial:
-        lease.partial, lease.stop_requested_at = partial, None
-    elif lease is not None:
-        db.session.delete(lease)
+        ids = db.session.scalars(select(cls.id).where(cls.status == "pending")).all()
+        strangers = [turn_id for turn_id in ids if worker().run_of(turn_id) is None]
+        found = [db.session.get(cls, turn_id) for turn_id in strangers]
+        return sum(turn.interrupt_if_abandoned() for turn in found if turn is not None)
 
 
 def _failure_from(error_detail: str | None) -> Failure:
@@ -354,29 +261,3 @@ def _failure_from(error_detail: str | None) -> Failure:
         return Failure(**json.loads(error_detail or ""))
     except (ValueError, TypeError):
         return Failure("LLM_ERROR", error_detail or "The answer failed.")
-
-
-def _why(error: Exception) -> Failure:
-    match error:
-        case Stopped():
-            return STOPPED
-        case AdapterError():
-            return Failure("LLM_ERROR", error.message, error.kind)
-        case DomainError():
-            return Failure(error.code, error.message)
-    current_app.logger.exception("A turn failed in a way that nobody foresaw.")
-    return Failure("INTERNAL_ERROR", "Something went wrong inside Holdfast; its log says what.")
-
-
-def _patiently(step: Callable[[], Done]) -> Done:
-    """An answer that is there must not be lost to a database that is locked or full for a moment."""
-    give_up = time.monotonic() + 2 * config().busy_timeout_ms / 1000
-    pause = 0.1
-    while True:
-        try:
-            return step()
-        except StorageError as error:
-            if time.monotonic() > give_up or (not error.busy and pause > 1):
-                raise
-        time.sleep(pause)
-        pause *= 2

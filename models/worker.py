@@ -98,8 +98,8 @@ class Worker:
     def run_of(self, turn_id: str) -> Run | None:
         return self._runs.get(turn_id)
 
-    def forget(self, run: Run) -> None:
-        self._runs.pop(run.turn_id, None)
+    def forget(self, turn_id: str) -> None:
+        self._runs.pop(turn_id, None)
 
     def has_lost(self, turn_id: str) -> bool:
         """A pending turn that nobody writes any more: its process is gone, or has been silent for too long."""
@@ -166,16 +166,19 @@ class Worker:
         if not fresh and not renew:
             return
         with transaction() as session:
-            leased = set(session.scalars(select(TurnRun.turn_id).where(TurnRun.worker == self.id)))
             rows = [
                 {"turn_id": run.turn_id, "seq": saved + 1, "texts": json.dumps(texts, ensure_ascii=False)}
                 for run, saved, texts in fresh
-                if run.turn_id in leased  # a turn that ended meanwhile has none, and must not get pieces again
+                if run.turn_id in self._runs  # one that ended meanwhile has no lease that pieces could belong to
             ]
             if rows:
-                session.execute(insert(TurnPieces), rows)
+                session.execute(insert(TurnPieces.__table__), rows)  # type: ignore[arg-type]
             if renew:
-                session.execute(update(TurnRun).where(TurnRun.turn_id.in_([run.turn_id for run in runs])).values(lease_until=self._lease_end()))
+                session.execute(
+                    update(TurnRun)
+                    .where(TurnRun.turn_id.in_([run.turn_id for run in runs]))
+                    .values(lease_until=self._lease_end())
+                )
         for run, saved, texts in fresh:
             run.saved = saved + len(texts)
         if renew:

@@ -36,9 +36,7 @@ def set_up(app: Flask, settings: Config) -> None:
     @app.before_request
     def check_request() -> None:
         if not _host_is_ours(_host_part(request.host), names, settings.on_loopback):
-            raise MisdirectedRequest(
-                "This host name is not known here. The operator can add it to TRUSTED_HOSTS."
-            )
+            raise MisdirectedRequest("This host name is not known here. The operator can add it to TRUSTED_HOSTS.")
         if request.method not in SAFE_METHODS and not _from_our_pages():
             raise Forbidden("This request comes from another site and was refused.")
 

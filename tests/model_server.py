@@ -32,6 +32,7 @@ import math
 import re
 import resource
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -69,6 +70,9 @@ def event(delta: str | None, finish: str | None = None) -> bytes:
     piece = {} if delta is None else {"content": delta}
     choice = {"index": 0, "delta": piece, "logprobs": None, "finish_reason": finish}
     return data({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": MODEL, "choices": [choice]})
+
+
+STAMPED = event("@").split(b"@")
 
 
 @lru_cache(50_000)
@@ -143,8 +147,11 @@ class Paced:
         if self.done.done() or self.exchange.connection.gone:
             return False
         while self.due <= now and self.next < len(self.words):
-            word = f"{time.time():.6f};" if self.stamped else self.words[self.next]
-            self.exchange.word(word, keep=not self.stamped)
+            if self.stamped:
+                self.exchange.send(b"%b%.6f;%b" % (STAMPED[0], time.time(), STAMPED[1]))
+            else:
+                self.exchange.word(self.words[self.next])
+            self.exchange.record["words_sent"] += 1
             self.next += 1
             self.due += self.period
         if self.next < len(self.words):
@@ -191,11 +198,8 @@ class Exchange:
     def send(self, payload: bytes) -> None:
         self.write(b"%x\r\n%b\r\n" % (len(payload), payload) if self.chunked else payload)
 
-    def word(self, text: str, keep: bool = True) -> None:
-        """Stamped words are never the same twice: they must not fill the cache."""
-        payload = (event if keep else event.__wrapped__)(text)
-        self.write((framed if keep else framed.__wrapped__)(payload) if self.chunked else payload)
-        self.record["words_sent"] += 1
+    def word(self, text: str) -> None:
+        self.write(framed(event(text)) if self.chunked else event(text))
 
     def tell_usage(self, completion: int) -> None:
         prompt = sum(len(words_of(str(m.get("content")))) for m in self.body.get("messages", []))
@@ -243,12 +247,10 @@ class Exchange:
             paced = Paced(self, words, rate, stamped)
             self.server.ticker.add(paced)
             await paced.done
-        elif self.chunked:
-            self.write(b"".join([framed(event(word)) for word in words]))
-            self.record["words_sent"] += len(words)
         else:
-            for word in words:
-                self.word(word)
+            payloads = [event(word) for word in words]
+            self.write(b"".join(map(framed, payloads) if self.chunked else payloads))
+            self.record["words_sent"] += len(words)
 
     def whole(self, text: str) -> None:
         message = {"role": "assistant", "content": text}
@@ -569,8 +571,10 @@ class Connection(asyncio.Protocol):
 class ModelServer:
     """The server in a thread of its own; stopped and started again it keeps its port."""
 
-    def __init__(self, port: int = 0, *, words: int = 0, words_per_second: float = 0) -> None:
-        self.port, self.words, self.rate = port, words, words_per_second
+    def __init__(
+        self, port: int = 0, *, words: int = 0, words_per_second: float = 0, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.port, self.words, self.rate, self.tls = port, words, words_per_second, tls
         self.log: list[Record] = []
         self.connections: set[Connection] = set()
         self.connections_seen = 0
@@ -585,7 +589,7 @@ class ModelServer:
 
     @property
     def base_url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}/v1"
 
     @property
     def requests(self) -> list[Any]:
@@ -635,7 +639,9 @@ class ModelServer:
     async def serve(self, ready: Callable[[], object]) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         self.ticker = Ticker(self._loop)
-        server = await self._loop.create_server(lambda: Connection(self), "127.0.0.1", self.port, backlog=4096)
+        server = await self._loop.create_server(
+            lambda: Connection(self), "127.0.0.1", self.port, backlog=4096, ssl=self.tls
+        )
         self.port = server.sockets[0].getsockname()[1]
         ready()
         await self._stopped.wait()

@@ -76,7 +76,9 @@ _STOP_WORDS = frozenset(
     "our said say so tell that the their them there they this to was we were what when where which who why will with would "
     "you your please chat".split()
 )
-_STOP_HAN = frozenset("的了是在我你您他她它们这那有和与或吗呢吧啊什么怎样请问说过会话里个条就都也不要没一为对上下中关于")
+_STOP_HAN = frozenset(
+    "的了是在我你您他她它们这那有和与或吗呢吧啊什么怎样请问说过会话里个条就都也不要没一为对上下中关于"
+)
 
 
 class Builtin:

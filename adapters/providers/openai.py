@@ -30,8 +30,9 @@ READ_SIZE = 65_536
 # Servers close a connection that has idled for some seconds (uvicorn: 5). A question that crosses such a close on its
 # way may not be asked again, since it may have been heard: so only connections that rested for less are used again.
 REUSE_WITHIN = 3.0
-# After finish_reason the rest (usage, [DONE], the end of the body) comes at once or is not worth waiting for.
-GRACE = 2.0
+# What follows finish_reason (the usage, [DONE]) and what follows [DONE] (the end of the body, which lets the connection
+# be used again) comes at once or is not worth waiting for.
+AFTER_FINISH, AFTER_DONE = 2.0, 0.1
 BROKE_OFF = "The model server broke off in the middle of the answer."
 MALFORMED = "The model server sent something that is not a chat completion."
 
@@ -272,7 +273,7 @@ class OpenAI:
                     if answer.fault:
                         raise answer.fault
                     if answer.finished and not response.raw.closed:
-                        call.sock.settimeout(GRACE)
+                        call.sock.settimeout(AFTER_DONE if answer.done else AFTER_FINISH)
                     if answer.done:
                         # Only a connection whose body was read to its end can be used again.
                         next(pieces, None)
@@ -337,7 +338,7 @@ class OpenAI:
         fault = error if isinstance(error, AdapterError) else _fault(error)
         message = fault.message.replace(self._key, "[key]") if self._key else fault.message
         if fault.kind == "connection":
-            message = f"{self._base_url.partition('//')[2].partition('/')[0].rpartition('@')[2]}: {message}"
+            message = f"{self._base_url.rpartition('//')[2].partition('/')[0].rpartition('@')[2]}: {message}"
         return AdapterError(fault.kind, message, permanent=fault.permanent)
 
 

@@ -1,5 +1,7 @@
 """What search finds: an entry for every title and message that can be found, and the index over them."""
 
+import re
+
 from alembic import op
 
 revision = "0002"
@@ -26,31 +28,25 @@ INSERT INTO search_index (search_index, rank) VALUES ('automerge', 0);
 INSERT INTO search_index (search_index, rank) VALUES ('crisismerge', 64);
 """
 
-FAILED = (
-    "CASE WHEN json_valid({row}.metadata_json)"
-    " THEN json_extract({row}.metadata_json, '$.error') IS NOT NULL ELSE 0 END"
-)
-ENTER_MESSAGE = (
-    "INSERT INTO search_entries (chat_id, message_id) SELECT NEW.session_id, NEW.id WHERE NOT "
-    + FAILED.format(row="NEW")
-)
+# A failed message is kept for the record and found by nobody. The statements below say FAILED(row) for this.
+FAILED = r"CASE WHEN json_valid(\1.metadata_json) THEN json_extract(\1.metadata_json, '$.error') IS NOT NULL ELSE 0 END"
 
 # Triggers, so that no writer can forget the index, whichever program it is. REPLACE deletes without a delete trigger:
 # therefore an insert looks for an entry too.
 TRIGGERS = [
-    f"""
+    """
 CREATE TRIGGER search_message_insert AFTER INSERT ON chat_messages
 BEGIN
     DELETE FROM search_entries WHERE message_id = NEW.id;
-    {ENTER_MESSAGE};
+    INSERT INTO search_entries (chat_id, message_id) SELECT NEW.session_id, NEW.id WHERE NOT FAILED(NEW);
 END""",
-    f"""
+    """
 CREATE TRIGGER search_message_update AFTER UPDATE OF id, session_id, content, metadata_json ON chat_messages
 WHEN OLD.content IS NOT NEW.content OR OLD.id <> NEW.id OR OLD.session_id <> NEW.session_id
-    OR {FAILED.format(row="OLD")} <> {FAILED.format(row="NEW")}
+    OR FAILED(OLD) <> FAILED(NEW)
 BEGIN
     DELETE FROM search_entries WHERE message_id = OLD.id;
-    {ENTER_MESSAGE};
+    INSERT INTO search_entries (chat_id, message_id) SELECT NEW.session_id, NEW.id WHERE NOT FAILED(NEW);
 END""",
     """
 CREATE TRIGGER search_message_delete AFTER DELETE ON chat_messages
@@ -77,12 +73,12 @@ BEGIN
 END""",
 ]
 
-FILL = f"""
+FILL = """
 INSERT INTO search_entries (chat_id, message_id)
     SELECT chat_id, message_id FROM (
         SELECT id AS chat_id, NULL AS message_id, updated_at AS moment FROM chat_sessions
         UNION ALL
-        SELECT m.session_id, m.id, m.created_at FROM chat_messages m WHERE NOT {FAILED.format(row="m")}
+        SELECT m.session_id, m.id, m.created_at FROM chat_messages m WHERE NOT FAILED(m)
     ) ORDER BY moment
 """
 
@@ -92,4 +88,4 @@ def upgrade() -> None:
         if statement.strip():
             op.execute(statement)
     for statement in [*TRIGGERS, FILL]:
-        op.execute(statement)
+        op.execute(re.sub(r"FAILED\((\w+)\)", FAILED, statement))

@@ -94,5 +94,3 @@ def _schemas() -> dict[str, Any]:
 
 def _braced(path: str) -> str:
     return re.sub(r"<(\w+)>", r"{\1}", path)
-
-

@@ -6,14 +6,23 @@ import uuid
 from typing import Annotated, Any, Literal
 
 from flask import current_app
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StrictFloat, StrictInt, StrictStr, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 from models.base import as_object
 from models.chat import Chat, ChatRow
 from models.message import Message
 from models.names import preview_of
-from models.turn import Ask, Outcome
+from models.outcome import Ask, Outcome
 from routes.api.contract import Body, Query
 
 MODES = ("naive", "local", "global", "hybrid", "mix", "bypass")
@@ -83,12 +92,17 @@ Details = Annotated[dict[str, Any], AfterValidator(_no_nul)]
 Title = Annotated[
     Text,
     AfterValidator(_title),
-    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"^[^\u0000]*[^\s\u0000][^\u0000]*$"}),
+    WithJsonSchema(
+        {"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"^[^\u0000]*[^\s\u0000][^\u0000]*$"}
+    ),
 ]
-QuestionSchema = {"type": "string", "minLength": 1, "maxLength": 200000, "pattern": r"^[^\u0000]*[^\s\u0000][^\u0000]*$"}
-Question = Annotated[
-    Text, BeforeValidator(_query_text), AfterValidator(_query_length), WithJsonSchema(QuestionSchema)
-]
+QuestionSchema = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 200000,
+    "pattern": r"^[^\u0000]*[^\s\u0000][^\u0000]*$",
+}
+Question = Annotated[Text, BeforeValidator(_query_text), AfterValidator(_query_length), WithJsonSchema(QuestionSchema)]
 RequestId = Annotated[str, BeforeValidator(_request_id), WithJsonSchema({"type": "string", "format": "uuid"})]
 OptionalRequestId = Annotated[
     str, BeforeValidator(_optional_request_id), WithJsonSchema({"type": ["string", "null"], "format": "uuid"})

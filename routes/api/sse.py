@@ -10,8 +10,8 @@ from flask import Flask, Response
 
 from models.base import release
 from models.listening import outcome_of, pieces_of
+from models.outcome import Outcome
 from models.run import Piece, Run
-from models.turn import Outcome
 from routes.api.schemas import message_out, turn_out
 
 KEEP_OPEN = ": still here\n\n"
@@ -50,7 +50,9 @@ def attached(app: Flask, outcome: Outcome, after: int | None) -> Iterator[str]:
 
 def _start(outcome: Outcome, name: str | None = None) -> str:
     user = outcome.user_message
-    return _event({"type": "start", "turn_id": outcome.turn_id, "user_message": message_out(user) if user else None}, name)
+    return _event(
+        {"type": "start", "turn_id": outcome.turn_id, "user_message": message_out(user) if user else None}, name
+    )
 
 
 def _deltas(pieces: list[Piece], with_ids: bool = False) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from flask import Blueprint, Response, current_app, request
 
+from models.answering import answer, answer_later
 from models.errors import (
     ChatNotFound,
     IdempotencyConflict,
@@ -18,8 +19,9 @@ from models.errors import (
     TurnNotFound,
 )
 from models.message import Message
+from models.outcome import Ask, Outcome
 from models.run import Run
-from models.turn import Ask, Outcome, Turn
+from models.turn import Turn
 from models.worker import worker
 from routes.api import sse
 from routes.api.contract import endpoint
@@ -32,7 +34,9 @@ ASKING = (ChatNotFound, IdempotencyConflict, TurnInProgress, TooBusy)
 RETRYING = (*ASKING, MessageNotFound, NotLatestMessage)
 
 
-@endpoint(turns, "POST", "/sessions/<session_id>/turn", body=TurnRequest, returns=TurnOut, errors=(*ASKING, InvalidImage))
+@endpoint(
+    turns, "POST", "/sessions/<session_id>/turn", body=TurnRequest, returns=TurnOut, errors=(*ASKING, InvalidImage)
+)
 @limited
 def create(session_id: str, body: TurnRequest) -> Any:
     """Ask, and wait for the whole answer. A repeated request_id gets the stored one; nothing is asked twice."""
@@ -113,18 +117,18 @@ def stop(turn_id: str) -> Any:
     return turn_out(ended or Turn.find(turn_id).outcome())
 
 
-def _answered(turn: Turn, run: Run | None, ask: Ask) -> Outcome:
-    outcome = turn.answer(run, ask) if run else turn.outcome()
-    if outcome.user_message is None and outcome.failure is not None and outcome.failure.code == StorageError.code:
-        raise StorageError()  # not even the failure could be recorded
+def _answered(outcome: Outcome, turn: Turn, run: Run | None, ask: Ask) -> Outcome:
+    if run is not None:
+        outcome = answer(turn, run, ask)
+    if not outcome.recorded:
+        raise StorageError()
     return outcome
 
 
-def _streamed(turn: Turn, run: Run | None, ask: Ask) -> Response:
-    outcome = turn.outcome()
+def _streamed(outcome: Outcome, turn: Turn, run: Run | None, ask: Ask) -> Response:
     if run is None:
         return sse.respond(sse.replayed(outcome))
-    worker().later(lambda: turn.answer(run, ask))
+    answer_later(turn, run, ask)
     return sse.respond(sse.live(outcome, run))
 
 

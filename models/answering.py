@@ -1,0 +1,95 @@
+"""Answering: the short list of steps from a claimed turn to its end. No transaction is open while the model works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from flask import current_app
+
+from adapters.errors import Aborted, AdapterError
+from adapters.providers import Provider
+from adapters.values import Options
+from models import setting
+from models.base import config, release
+from models.errors import DomainError, StorageError
+from models.outcome import STOPPED, Ask, Failure, Outcome, Reply
+from models.prompt import Prompt
+from models.run import Run
+from models.turn import Turn
+from models.worker import worker
+
+Done = TypeVar("Done")
+
+
+class StoppedEmpty(Exception):
+    """Stopped before the first word."""
+
+
+def answer(turn: Turn, run: Run, ask: Ask) -> Outcome:
+    """Runs to its end whoever is listening; what it writes goes to `run`, and its end to the database."""
+    try:
+        prompt = Prompt.for_question(turn.session_id, turn.user_message_id, ask.history_limit, ask.max_history_tokens)
+        release()
+        reply = listen(run, prompt, setting.provider(), ask)
+        outcome = patiently(lambda: turn.complete(reply, ask.mode))
+    except Exception as error:
+        outcome = _record_failure(turn, run, why(error))
+    finally:
+        worker().forget(run.turn_id)
+    return run.finish(outcome)
+
+
+def answer_later(turn: Turn, run: Run, ask: Ask) -> None:
+    worker().later(lambda: answer(turn, run, ask))
+
+
+def listen(run: Run, prompt: Prompt, provider: Provider, ask: Ask) -> Reply:
+    began, model, usage = time.monotonic(), provider.model, None
+    try:
+        for delta in provider.stream(prompt.messages, Options(ask.temperature, ask.max_tokens, run.cancel)):
+            if delta.text:
+                run.append(delta.text)
+            model, usage = delta.model or model, delta.usage or usage
+    except Aborted:
+        if run.ending == "timeout":
+            raise AdapterError("timeout", "The answer took too long.") from None
+    text = run.text
+    if not text.strip():
+        raise StoppedEmpty() if run.ending else AdapterError("backend", "The model server sent an empty answer.")
+    return Reply(text, model, usage, round((time.monotonic() - began) * 1000), run.ending == "stopped")
+
+
+def why(error: Exception) -> Failure:
+    match error:
+        case StoppedEmpty():
+            return STOPPED
+        case AdapterError():
+            return Failure("LLM_ERROR", error.message, error.kind)
+        case DomainError():
+            return Failure(error.code, error.message)
+    current_app.logger.error("A turn failed in a way that nobody foresaw.", exc_info=error)
+    return Failure("INTERNAL_ERROR", "Something went wrong inside Holdfast; its log says what.")
+
+
+def _record_failure(turn: Turn, run: Run, failure: Failure) -> Outcome:
+    try:
+        return patiently(lambda: turn.fail(failure, run.text))
+    except DomainError as error:
+        current_app.logger.error("Turn %s ended with %s, which could not be recorded: %s", turn.id, failure, error)
+        return Outcome(turn.id, "failed", failure=Failure(error.code, error.message), partial=run.text, recorded=False)
+
+
+def patiently(step: Callable[[], Done]) -> Done:
+    """An answer that is there must not be lost to a database that is locked or full for a moment."""
+    give_up = time.monotonic() + 2 * config().busy_timeout_ms / 1000
+    pause = 0.1
+    while True:
+        try:
+            return step()
+        except StorageError as error:
+            if time.monotonic() > give_up or (not error.busy and pause > 1):
+                raise
+        time.sleep(pause)
+        pause *= 2
