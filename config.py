@@ -134,7 +134,7 @@ class Config:
         if not self.on_loopback and not self.allow_anyone:
             raise ConfigError(
                 f"HOST={self.host} would let everyone on the network read and write every chat. Holdfast has no logins "
-                "yet: keep HOST=127.0.0.1 and put a proxy with a login before it, or set ALLOW_ANYONE=1 if that is meant."
+                "yet: keep HOST=127.0.0.1 and put a proxy with a login before it, or set ALLOW_ANYONE=1 if it is meant."
             )
 
     @property

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flask import Flask
 
 
-class Server(BaseApplication):  # type: ignore[misc]
+class Server(BaseApplication):
     def __init__(self, settings: Config) -> None:
         self.settings = settings
         super().__init__()

@@ -10,7 +10,7 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import psutil
 
@@ -70,7 +70,7 @@ async def _measure(server: Server, streams: int, words: int, per_second: float) 
     return result
 
 
-async def _ask(address, chat: str, words: int, per_second: float) -> StreamClient:
+async def _ask(address: SplitResult, chat: str, words: int, per_second: float) -> StreamClient:
     body = json.dumps({"request_id": str(uuid.uuid4()), "query": f"!stamped {words} {per_second:g}"}).encode()
     path = f"/api/chat/sessions/{chat}/turn:stream"
     loop = asyncio.get_running_loop()
@@ -80,7 +80,7 @@ async def _ask(address, chat: str, words: int, per_second: float) -> StreamClien
     return client
 
 
-async def _watch(server: Server, address, result: Result) -> None:
+async def _watch(server: Server, address: SplitResult, result: Result) -> None:
     """Beside the streams: an ordinary request ten times a second, and the server's memory."""
     path = "/api/chat/sessions?limit=20"
     while True:
@@ -131,10 +131,10 @@ def quantile(values: list[float], share: float) -> float:
 
 def describe(result: Result, per_second: float) -> str:
     return (
-        f"{result.streams:5} × {per_second:g}/s: failed {result.failed}, {result.seconds:5.1f} s, first word median "
-        f"{statistics.median(result.first_words):.2f} p95 {quantile(result.first_words, 0.95):.2f} s, word delay median "
-        f"{statistics.median(result.latencies) * 1000:.0f} p95 {quantile(result.latencies, 0.95) * 1000:.0f} ms, others p95 "
-        f"{quantile(result.others, 0.95) * 1000:.0f} ms ({len(result.others)}), memory {result.memory_before:.0f} → "
+        f"{result.streams:5} × {per_second:g}/s: failed {result.failed}, {result.seconds:5.1f} s, first word "
+        f"median {statistics.median(result.first_words):.2f} p95 {quantile(result.first_words, 0.95):.2f} s, word delay "
+        f"median {statistics.median(result.latencies) * 1000:.0f} p95 {quantile(result.latencies, 0.95) * 1000:.0f} ms, others "
+        f"p95 {quantile(result.others, 0.95) * 1000:.0f} ms ({len(result.others)}), memory {result.memory_before:.0f} → "
         f"{result.memory_peak:.0f} MB"
     )
 

@@ -29,7 +29,7 @@ try:
 except (
     ImportError
 ):  # no wheel for this platform: the standard library's SQLite serves, `flask doctor` names its version
-    import sqlite3 as sqlite  # type: ignore[no-redef]
+    import sqlite3 as sqlite
 
 sqlite_module: ModuleType = sqlite
 
@@ -125,7 +125,7 @@ def init_database(app: Flask, settings: Config) -> None:
     app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {
         "module": sqlite_module,
         "connect_args": {"check_same_thread": False, "timeout": settings.busy_timeout_ms / 1000},
-        # Sessions are short, so a few connections serve a thousand threads; waiting for one is waiting for the database.
+        # Sessions are short, so a few connections serve a thousand threads; each costs memory for its cache.
         "pool_size": 12,
         "max_overflow": 0,
         "pool_timeout": max(settings.busy_timeout_ms / 1000, 1),
@@ -182,9 +182,9 @@ def transaction() -> Iterator[Session]:
 
 
 def insert_row(row: Base) -> None:
-    """Writes a new row at once, past the unit of work: on the way of every turn, where its bookkeeping would cost most."""
+    """Writes a new row at once, past the unit of work, whose bookkeeping would cost every turn most of its time."""
     table = type(row).__table__
-    db.session.execute(insert(table), {name: getattr(row, name) for name in table.columns.keys()})  # type: ignore[arg-type]
+    db.session.execute(insert(table), {column.key: getattr(row, column.key) for column in table.columns})
 
 
 def release() -> None:

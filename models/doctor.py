@@ -55,10 +55,9 @@ def _database() -> Iterator[Finding]:
 
 
 def _space() -> Finding:
-    free = shutil.disk_usage(config().data_dir).free
-    return Finding(
-        free > LOW_SPACE, f"{free // 1_000_000:,} MB free for {config().data_dir}", "Make room on this disk."
-    )
+    folder = config().data_dir
+    free = shutil.disk_usage(folder).free
+    return Finding(free > LOW_SPACE, f"{free // 1_000_000:,} MB free for {folder}", "Make room on this disk.")
 
 
 def _index() -> Finding:

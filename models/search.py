@@ -119,8 +119,8 @@ def search(q: str, limit: int, cursor: str | None = None) -> Page[Found]:
         patience -= len(looked_at) if more else 0
         if patience <= 0:
             break
-    last = list(hits.values())[-1][0].id if more else None
-    return Page(_found(hits, query), last and encode_cursor(entry=last))
+    last = list(hits.values())[-1][0] if more else None
+    return Page(_found(hits, query), last and encode_cursor(entry=last.id))
 
 
 def pending_count() -> int:
@@ -206,8 +206,8 @@ def _place(cursor: str) -> int:
 
 
 def _texts(ids: list[int]) -> Iterator[Entry]:
-    for *fields, content in _execute(TEXTS, ids=json.dumps(ids)) if ids else ():
-        yield Entry(*fields, content.decode("utf-8", "replace"))
+    for row in _execute(TEXTS, ids=json.dumps(ids)) if ids else ():
+        yield Entry._make([*row[:-1], row.content.decode("utf-8", "replace")])
 
 
 def _batches(entries: Iterator[Entry]) -> Iterator[list[Part]]:

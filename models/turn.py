@@ -1,4 +1,4 @@
-"""Turn: one question and its answer. Claim, complete, fail, stop; models/answering.py runs it. Its table is chat_turns."""
+"""Turn: one question and its answer. Claim, complete, fail, stop; answering.py runs it. Its table is chat_turns."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class Turn(Base):
         return answer
 
     def fail(self, failure: Failure, partial: str) -> Outcome:
-        """The record explains itself: the question stays, marked; what had arrived of the answer stays with the turn."""
+        """The record explains itself: the question stays, marked; what had come of the answer stays with the turn."""
         with transaction() as session:
             turn = session.get(Turn, self.id)
             if turn is None:

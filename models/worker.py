@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import threading
@@ -22,6 +23,7 @@ from models.errors import DomainError, TooBusy
 from models.run import Run
 
 BEAT_SECONDS = 0.3
+CHORES_EVERY = 4
 
 
 class TurnRun(Base):
@@ -57,7 +59,7 @@ class Worker:
         self._folder = folder
         self._runs: dict[str, Run] = {}
         self._renewed = 0.0
-        self.each_beat: list[Callable[[], object]] = []
+        self.now_and_then: list[Callable[[], object]] = []  # chores, done about once a second
         folder.mkdir(parents=True, exist_ok=True)
         self._file = self._sign_in()
 
@@ -128,13 +130,13 @@ class Worker:
         threading.Thread(target=self._beat_for_ever, name="beat", daemon=True).start()
 
     def _beat_for_ever(self) -> None:
-        while True:
+        for count in itertools.count():
             time.sleep(BEAT_SECONDS)
             with self._app.app_context():
-                self.beat()
+                self._do([self._keep_runs, *([] if count % CHORES_EVERY else self.now_and_then)])
 
-    def beat(self) -> None:
-        for step in (self._keep_runs, *self.each_beat):
+    def _do(self, steps: list[Callable[[], object]]) -> None:
+        for step in steps:
             try:
                 step()
             except DomainError as error:
@@ -151,8 +153,9 @@ class Worker:
             run.check_deadline()
         self._save_pieces(runs)
         for turn_id in self._stop_requests():
-            if run := self._runs.get(turn_id):
-                run.stop()
+            asked = self._runs.get(turn_id)
+            if asked is not None:
+                asked.stop()
 
     def _stop_requests(self) -> list[str]:
         query = select(TurnRun.turn_id).where(TurnRun.worker == self.id, TurnRun.stop_requested_at.is_not(None))

@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 class Server:
     """`with Server(data_dir, LLM_BASE_URL=…) as server:`; `server.url` is where it listens."""
 
-    def __init__(self, data_dir: Path, command: list[str] | None = None, preexec: Any = None, **environment: Any) -> None:
+    def __init__(
+        self, data_dir: Path, command: list[str] | None = None, preexec: Any = None, **environment: Any
+    ) -> None:
         self.data_dir = data_dir
         self.command = command or [sys.executable, "app.py"]
         self.preexec = preexec
@@ -79,7 +81,9 @@ class Server:
         return requests.get(self.url + path, timeout=options.pop("timeout", 60), **options)
 
     def post(self, path: str, body: Any = None, **options: Any) -> requests.Response:
-        return requests.post(self.url + path, json={} if body is None else body, timeout=options.pop("timeout", 60), **options)
+        return requests.post(
+            self.url + path, json={} if body is None else body, timeout=options.pop("timeout", 60), **options
+        )
 
     def wait_for(self, condition: Any, timeout: float = 15) -> Any:
         deadline = time.monotonic() + timeout

@@ -15,6 +15,8 @@ class Provider(Protocol):
 
     def stream(self, messages: Messages, options: Options) -> Iterator[Delta]: ...
 
+    def models(self) -> list[str]: ...
+
 
 providers = Registry(
     "provider",

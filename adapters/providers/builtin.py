@@ -29,9 +29,9 @@ class Words:
 
 ENGLISH = Words(
     introduction=(
-        "I am Holdfast's built-in reader. I work without a model server: I cannot reason or write for you, but I can find "
-        "what was said in this chat. Ask me for a word or a topic from it, for your first or last message, or how many "
-        "messages there are.\n\nFor real conversations, connect a model server: set `LLM_BASE_URL` and `LLM_MODEL` "
+        "I am Holdfast's built-in reader. I work without a model server: I cannot reason or write for you, but I can "
+        "find what was said in this chat. Ask me for a word or a topic from it, for your first or last message, or how "
+        "many messages there are.\n\nFor real conversations, connect a model server: set `LLM_BASE_URL` and `LLM_MODEL` "
         "(Ollama, llama.cpp, vLLM, LM Studio or any service that speaks the OpenAI API) and start Holdfast again."
     ),
     found="From earlier in this chat:",
@@ -50,7 +50,8 @@ CHINESE = Words(
     introduction=(
         "我是 Holdfast 的内置阅读器，不需要模型服务器也能工作：我不会推理，也不能代写，但能找出这个会话里说过的内容。"
         "您可以问某个词或话题、问第一条或上一条消息，或者问这里有多少条消息。\n\n要真正对话，请连接模型服务器：设置 "
-        "`LLM_BASE_URL` 和 `LLM_MODEL`（Ollama、llama.cpp、vLLM、LM Studio，或任何兼容 OpenAI 接口的服务），然后重新启动 Holdfast。"
+        "`LLM_BASE_URL` 和 `LLM_MODEL`（Ollama、llama.cpp、vLLM、LM Studio，或任何兼容 OpenAI 接口的服务），"
+        "然后重新启动 Holdfast。"
     ),
     found="这个会话前面说过：",
     nothing=(
@@ -72,9 +73,9 @@ _COUNT = re.compile(r"how many (messages|questions)|多少条?消息|几条消�
 _FIRST = re.compile(r"\bmy first (message|question)|第一(条消息|个问题)|最早的消息", re.IGNORECASE)
 _LAST = re.compile(r"\bmy (last|previous) (message|question)|上一?(条消息|个问题)", re.IGNORECASE)
 _STOP_WORDS = frozenset(
-    "a about an and are as at be but by can could did do does for from had has have how i if in is it its me my of on or "
-    "our said say so tell that the their them there they this to was we were what when where which who why will with would "
-    "you your please chat".split()
+    "a about an and are as at be but by can chat could did do does for from had has have how i if in is it its me my "
+    "of on or our please said say so tell that the their them there they this to was we were what when where which who "
+    "why will with would you your".split()
 )
 _STOP_HAN = frozenset(
     "的了是在我你您他她它们这那有和与或吗呢吧啊什么怎样请问说过会话里个条就都也不要没一为对上下中关于"
@@ -84,6 +85,9 @@ _STOP_HAN = frozenset(
 class Builtin:
     name = "builtin"
     model = "builtin-reader"
+
+    def models(self) -> list[str]:
+        return [self.model]
 
     def stream(self, messages: Messages, options: Options) -> Iterator[Delta]:
         for piece in re.findall(r"\S+\s*|\s+", reply(messages)):

@@ -68,7 +68,7 @@ CREATE TABLE turn_runs (
     partial TEXT
 );
 CREATE INDEX ix_turn_runs_stopping ON turn_runs (worker) WHERE stop_requested_at IS NOT NULL;
--- The growing answer, for other processes and for the case that this one dies: a JSON list of pieces, numbered from seq.
+-- The growing answer, for other processes and in case this one dies: a JSON list of pieces, numbered from seq.
 CREATE TABLE turn_pieces (
     turn_id TEXT NOT NULL REFERENCES turn_runs (turn_id) ON DELETE CASCADE,
     seq INTEGER NOT NULL,

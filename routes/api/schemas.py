@@ -23,6 +23,7 @@ from models.chat import Chat, ChatRow
 from models.message import Message
 from models.names import preview_of
 from models.outcome import Ask, Outcome
+from models.search import Found
 from routes.api.contract import Body, Query
 
 MODES = ("naive", "local", "global", "hybrid", "mix", "bypass")
@@ -223,7 +224,7 @@ class HistoryEntry(BaseModel):
 
 
 class ConversationRequest(StatelessRequest):
-    history: list[HistoryEntry] = []
+    history: list[HistoryEntry] = Field(default_factory=list)
 
 
 class MultimodalItem(BaseModel):
@@ -240,7 +241,7 @@ class MultimodalItem(BaseModel):
 
 
 class MultimodalRequest(StatelessRequest):
-    multimodal_content: list[MultimodalItem] = []
+    multimodal_content: list[MultimodalItem] = Field(default_factory=list)
 
 
 # Answers
@@ -394,6 +395,10 @@ def message_out(message: Message) -> dict[str, Any]:
         "created_at": message.created_at,
         "metadata": message.details,
     }
+
+
+def found_out(found: Found) -> dict[str, Any]:
+    return {**session_row(found.chat), "matches": [match._asdict() for match in found.matches]}
 
 
 def turn_out(outcome: Outcome) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from flask import Blueprint
 from models import search
 from models.errors import InvalidCursor
 from routes.api.contract import endpoint
-from routes.api.schemas import SearchPage, SearchQuery
+from routes.api.schemas import SearchPage, SearchQuery, found_out
 
 searches = Blueprint("searches", __name__, url_prefix="/api/chat/search")
 
@@ -18,4 +18,8 @@ searches = Blueprint("searches", __name__, url_prefix="/api/chat/search")
 def index(query: SearchQuery) -> Any:
     """Find chats by what was said in them or by their title; in a snippet, HTML-escaped, the hit stands in <mark>."""
     page = search.search(query.q, query.limit, query.cursor)
-    return page
+    return {
+        "sessions": [found_out(found) for found in page.rows],
+        "next_cursor": page.next_cursor,
+        "has_more": page.has_more,
+    }

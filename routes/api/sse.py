@@ -49,10 +49,8 @@ def attached(app: Flask, outcome: Outcome, after: int | None) -> Iterator[str]:
 
 
 def _start(outcome: Outcome, name: str | None = None) -> str:
-    user = outcome.user_message
-    return _event(
-        {"type": "start", "turn_id": outcome.turn_id, "user_message": message_out(user) if user else None}, name
-    )
+    user = message_out(outcome.user_message) if outcome.user_message else None
+    return _event({"type": "start", "turn_id": outcome.turn_id, "user_message": user}, name)
 
 
 def _deltas(pieces: list[Piece], with_ids: bool = False) -> str:

@@ -1,0 +1,1 @@
+"""The domain: the tables and the verbs on them."""
