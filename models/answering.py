@@ -33,7 +33,7 @@ def answer(turn: Turn, run: Run, ask: Ask) -> Outcome:
         prompt = Prompt.for_question(turn.session_id, turn.user_message_id, ask.history_limit, ask.max_history_tokens)
         release()
         reply = listen(run, prompt, setting.provider(), ask)
-        outcome = patiently(lambda: turn.complete(reply, ask.mode))
+        outcome = patiently(lambda: turn.complete(reply, ask.mode, run.question))
     except Exception as error:
         outcome = _record_failure(turn, run, why(error))
     finally:

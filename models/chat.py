@@ -107,11 +107,6 @@ class Chat(Base):
         return as_object(self.metadata_json)
 
     @property
-    def is_unnamed(self) -> bool:
-        """Nobody has chosen the title: it is still the default one, also in rows that another program wrote."""
-        return self.title_source == "default" or (self.title_source is None and self.title == DEFAULT_TITLE)
-
-    @property
     def message_count(self) -> int:
         summary = db.session.get(Summary, self.id)
         return summary.message_count if summary else 0
@@ -128,9 +123,12 @@ class Chat(Base):
             chat.touch()
         return chat
 
-    def name_after(self, message: str) -> None:
-        if self.is_unnamed and (title := title_from(message, config().session_title_max_len)):
-            self.title, self.title_source = title, "message"
+    @staticmethod
+    def named_after(message: str, title: str, source: str | None) -> tuple[str, str] | None:
+        """The title that a first message gives; none where somebody chose one, also by another program."""
+        unnamed = source == "default" or (source is None and title == DEFAULT_TITLE)
+        found = title_from(message, config().session_title_max_len) if unnamed else ""
+        return (found, "message") if found else None
 
     def touch(self) -> None:
         self.updated_at = later_than(self.updated_at)

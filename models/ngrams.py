@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from html import escape
 from itertools import accumulate
 from operator import add
 
 import regex
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 SNIPPET_LENGTH = 120
 BEFORE_HIT = 40
 MOST_WINDOWS, MOST_TERMS, LONGEST_TERM = 12, 50, 1000
 MOST_MARKED = 20
 
+SPACE = re.compile(r"\s+")
 WIDE = re.compile("[\uff01-\uff5e]")
 # What FTS5's `ascii` tokenizer would drop: it stands in the index as a letter 256 places further on. A real letter
 # from there may share that place; such a candidate is sent away by the literal check that follows every look-up.
@@ -59,11 +61,12 @@ def snippet(text: str, terms: list[str]) -> Markup:
     end = min(len(text), start + SNIPPET_LENGTH)
     part = text[start:end]
     spans = _joined([(first - start, min(last, end) - start), *_marked(part, terms)])
-    html, at = escape("…" if start else ""), 0
+    html, at = ["…" if start else ""], 0
     for begin, stop in spans:
-        html += _line(part[at:begin]) + Markup("<mark>%s</mark>") % _line(part[begin:stop])
+        html += [_line(part[at:begin]), "<mark>", _line(part[begin:stop]), "</mark>"]
         at = stop
-    return html + _line(part[at:]) + ("…" if end < len(text) else "")
+    html += [_line(part[at:]), "…" if end < len(text) else ""]
+    return Markup("".join(html))  # noqa: S704 - all that comes from the text has been escaped
 
 
 def _indexable(folded: str) -> str:
@@ -113,5 +116,5 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _line(text: str) -> Markup:
-    return escape(re.sub(r"\s+", " ", text))
+def _line(text: str) -> str:
+    return escape(SPACE.sub(" ", text))

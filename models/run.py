@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from adapters.values import Cancel
 
 if TYPE_CHECKING:
+    from models.message import Message
     from models.outcome import Outcome
 
 Piece = tuple[int, str]
@@ -19,8 +20,9 @@ IDLE_SECONDS = 15.0
 
 
 class Run:
-    def __init__(self, turn_id: str, time_limit: float) -> None:
+    def __init__(self, turn_id: str, question: Message, time_limit: float) -> None:
         self.turn_id = turn_id
+        self.question = question
         self.cancel = Cancel()
         self.pieces: list[str] = []
         self.outcome: Outcome | None = None

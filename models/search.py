@@ -8,6 +8,7 @@ as well. The triggers of migration 0002 keep `search_entries`, where every text 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ LOOK_ON = 300  # candidates still looked at for the matches of a page that is fu
 BATCH_GRAMS = 25_000  # what FTS5 takes in about 7 ms: a batch must not keep other writers waiting
 MERGE_PAGES = 64
 TOP = 2**63 - 1
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # no text in the database can hold one
 
 CANDIDATES = """
 SELECT id, chat_id FROM (
@@ -42,7 +44,7 @@ SELECT id, chat_id FROM (
         ORDER BY e.id DESC LIMIT :size)
 ORDER BY id DESC LIMIT :size
 """
-# As bytes: another program may have written what is no UTF-8, and that must not end every search.
+# In the order of the ids. As bytes: what another program wrote may be no UTF-8, and that must not end every search.
 TEXTS = """
 SELECT e.id, e.chat_id, e.message_id, m.role, m.created_at,
     (SELECT max(id) FROM search_entries WHERE chat_id = e.chat_id) AS newest,
@@ -50,6 +52,8 @@ SELECT e.id, e.chat_id, e.message_id, m.role, m.created_at,
     FROM json_each(:ids) CROSS JOIN search_entries e ON e.id = value
     LEFT JOIN chat_sessions c ON c.id = e.chat_id LEFT JOIN chat_messages m ON m.id = e.message_id
 """
+STILL_WAITING = "SELECT id FROM search_entries WHERE pending = 1 AND id IN (SELECT value FROM json_each(:ids))"
+INDEXED = "UPDATE search_entries SET pending = 0 WHERE id IN (SELECT value FROM json_each(:ids))"
 START_OVER = """
 INSERT INTO search_entries (chat_id, message_id)
     SELECT chat_id, message_id FROM (
@@ -59,6 +63,10 @@ INSERT INTO search_entries (chat_id, message_id)
             THEN json_extract(m.metadata_json, '$.error') IS NOT NULL ELSE 0 END
     ) ORDER BY moment
 """
+
+
+Place = tuple[int, str]  # an entry's id and its chat
+Part = tuple[int, str, bool]  # an entry's id, grams of it, and whether they are its last
 
 
 class Match(NamedTuple):
@@ -85,14 +93,6 @@ class Entry(NamedTuple):
     created_at: str
     newest: int
     text: str
-
-
-class Part(NamedTuple):
-    """Grams of one entry as FTS5 takes them; `complete` when they are its last."""
-
-    id: int
-    grams: str
-    complete: bool
 
 
 def search(q: str, limit: int, cursor: str | None = None) -> Page[Found]:
@@ -124,7 +124,7 @@ def search(q: str, limit: int, cursor: str | None = None) -> Page[Found]:
 
 
 def pending_count() -> int:
-    return db.session.execute(text("SELECT count(*) FROM search_entries WHERE pending = 1")).scalar_one()
+    return int(_execute("SELECT count(*) FROM search_entries WHERE pending = 1").scalar_one())
 
 
 def index_pending(limit: int = 400) -> int:
@@ -132,7 +132,7 @@ def index_pending(limit: int = 400) -> int:
     ids = [row.id for row in _execute("SELECT id FROM search_entries WHERE pending = 1 ORDER BY id LIMIT :n", n=limit)]
     entries = list(_texts(ids))
     release()
-    for batch in _batches(iter(entries)):
+    for batch in _batches(entries):
         with transaction():
             _index(batch)
         with transaction():
@@ -152,14 +152,10 @@ class Query:
     """What was asked: terms that must all stand in one text, and the grams by which the index knows such texts."""
 
     def __init__(self, q: str) -> None:
-        self.terms = list(dict.fromkeys(fold(q).split()))
-        if any("\ud800" <= letter <= "\udfff" for letter in q):
-            self.terms = []  # half a character: no text in the database can hold it
+        self.terms = [] if HALF_CHARACTER.search(q) else list(dict.fromkeys(fold(q).split()))
         self.match = " AND ".join(f'"{gram}"' for gram in windows(self.terms))
 
-    def candidates(
-        self, below: int = TOP, above: int = 0, chat_id: str | None = None
-    ) -> Iterator[list[tuple[int, str]]]:
+    def candidates(self, below: int = TOP, above: int = 0, chat_id: str | None = None) -> Iterator[list[Place]]:
         """Places that may hold the terms, from the newest on: the first few at once, then more and more."""
         match = f'"{_chat_gram(chat_id)}" AND {self.match}' if chat_id else self.match
         size = FIRST_LOOK
@@ -191,11 +187,11 @@ def _found(hits: dict[str, list[Entry]], query: Query) -> list[Found]:
 
 
 def _matches(entries: list[Entry], query: Query) -> list[Match]:
+    messages = [entry for entry in entries if entry.message_id][:MOST_MATCHES]
     return [
-        Match(entry.message_id, entry.role, snippet(entry.text, query.terms), entry.created_at)
-        for entry in entries
-        if entry.message_id is not None
-    ][:MOST_MATCHES]
+        Match(entry.message_id or "", entry.role, snippet(entry.text, query.terms), entry.created_at)
+        for entry in messages
+    ]
 
 
 def _place(cursor: str) -> int:
@@ -210,7 +206,7 @@ def _texts(ids: list[int]) -> Iterator[Entry]:
         yield Entry._make([*row[:-1], row.content.decode("utf-8", "replace")])
 
 
-def _batches(entries: Iterator[Entry]) -> Iterator[list[Part]]:
+def _batches(entries: list[Entry]) -> Iterator[list[Part]]:
     """The texts cut into grams, in batches of one size; a text that is too long for one goes on in the next."""
     batch: list[Part] = []
     room = BATCH_GRAMS
@@ -218,26 +214,24 @@ def _batches(entries: Iterator[Entry]) -> Iterator[list[Part]]:
         left = [_chat_gram(entry.chat_id), *grams(entry.text)]
         while left:
             part, left = left[:room], left[room:]
-            batch.append(Part(entry.id, " ".join(part), complete=not left))
+            batch.append((entry.id, " ".join(part), not left))
             room -= len(part)
             if room == 0:
                 yield batch
                 batch, room = [], BATCH_GRAMS
-    yield batch
+    if batch:
+        yield batch
 
 
 def _index(batch: list[Part]) -> None:
     """Inside a transaction. What was changed, deleted or indexed by another process since it was read is left out."""
-    ids = json.dumps([part.id for part in batch])
-    waiting = _execute(
-        "SELECT id FROM search_entries WHERE pending = 1 AND id IN (SELECT value FROM json_each(:ids))", ids=ids
-    )
-    still = set(waiting.scalars())
-    rows = [{"id": part.id, "grams": part.grams} for part in batch if part.id in still]
+    ids = json.dumps([id for id, _, _ in batch])
+    waiting = set(_execute(STILL_WAITING, ids=ids).scalars())
+    rows = [{"id": id, "grams": part} for id, part, _ in batch if id in waiting]
     if rows:
         db.session.execute(text("INSERT INTO search_index (rowid, grams) VALUES (:id, :grams)"), rows)
-    done = json.dumps([part.id for part in batch if part.complete])
-    _execute("UPDATE search_entries SET pending = 0 WHERE id IN (SELECT value FROM json_each(:ids))", ids=done)
+    done = json.dumps([id for id, _, complete in batch if complete])
+    _execute(INDEXED, ids=done)
 
 
 def _chat_gram(chat_id: str) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import ForeignKey, delete, func, select, update
+from sqlalchemy import BindParameter, ForeignKey, bindparam, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models import attachments
-from models.base import Base, db, insert_row, later_than, now, release, transaction
+from models.base import Base, db, insert_row, later_than, now, release, run_statement, table_of, transaction
 from models.chat import Chat
 from models.errors import ChatNotFound, IdempotencyConflict, NotLatestMessage, TurnInProgress, TurnNotFound
 from models.message import Message
@@ -26,6 +26,16 @@ class Place(NamedTuple):
     deleted_at: str | None
     asked_before: str | None
     running: str | None
+    newest_message: str | None
+
+
+class Standing(NamedTuple):
+    """And what its end must know."""
+
+    status: str
+    title: str
+    title_source: str | None
+    updated_at: str
     newest_message: str | None
 
 
@@ -98,7 +108,7 @@ class Turn(Base):
                     cls.require_idle(chat_id)
                 question, answer = prepare(place)
                 turn = cls._insert(chat_id, ask, question, answer)
-                run = worker().start(turn.id)
+                run = worker().start(turn.id, question)
         except IntegrityError:
             # Another process was first between our look and our insert: with its row in sight we know what to say.
             worker().forget(ask.request_id)
@@ -159,24 +169,19 @@ class Turn(Base):
 
     # Ending.
 
-    def complete(self, reply: Reply, mode: str) -> Outcome:
+    def complete(self, reply: Reply, mode: str, question: Message | None) -> Outcome:
         """The answer, the chat's new place in the list and the turn's end in one transaction: both or neither."""
-        with transaction() as session:
-            newest = select(func.max(Message.created_at)).where(Message.session_id == self.session_id).scalar_subquery()
-            rows = select(Turn, Chat, Message, newest).join(Chat, Chat.id == Turn.session_id)
-            found = session.execute(
-                rows.outerjoin(Message, Message.id == Turn.user_message_id).where(Turn.id == self.id)
-            ).first()
-            if found is None:
+        with transaction():
+            row = run_statement(STANDING, chat=self.session_id, turn=self.id).first()
+            if row is None:
                 raise TurnNotFound("The chat was deleted while it was being answered.")
-            turn, chat, question, newest_time = found
-            if turn.status != "pending":
-                return turn.outcome()
-            answer = turn._store(reply, mode, newest_time)
-            chat.name_after(question.content if question else "")
-            chat.updated_at = later_than(chat.updated_at)
-            turn._end("completed", assistant_message_id=answer.id)
-            session.execute(delete(TurnRun.__table__).where(TurnRun.turn_id == self.id))  # type: ignore[arg-type]
+            standing = Standing._make(row)
+            if standing.status != "pending":
+                return Turn.find(self.id).outcome()
+            answer = self._store(reply, mode, standing.newest_message)
+            self._move_chat_up(standing, question)
+            run_statement(COMPLETE, turn=self.id, now=now(), answer=answer.id)
+            run_statement(FORGET_RUN, turn=self.id)
         return Outcome(self.id, "completed", question, answer)
 
     def _store(self, reply: Reply, mode: str, newest: str | None) -> Message:
@@ -188,6 +193,12 @@ class Turn(Base):
         answer.add_variant(reply.text, details, count)
         return answer
 
+    def _move_chat_up(self, standing: Standing, question: Message | None) -> None:
+        named = Chat.named_after(question.content if question else "", standing.title, standing.title_source)
+        title, source = named or (standing.title, standing.title_source)
+        moment = later_than(standing.updated_at)
+        run_statement(MOVE_UP, chat=self.session_id, title=title, source=source, moment=moment)
+
     def fail(self, failure: Failure, partial: str) -> Outcome:
         """The record explains itself: the question stays, marked; what had come of the answer stays with the turn."""
         with transaction() as session:
@@ -198,7 +209,8 @@ class Turn(Base):
                 question, answer = turn.messages()
                 if question is not None and answer is None:
                     question.add_details(error=failure.as_dict())
-                turn._end("failed", error_detail=json.dumps(failure.as_dict(), ensure_ascii=False))
+                turn.status, turn.completed_at = "failed", now()
+                turn.error_detail = json.dumps(failure.as_dict(), ensure_ascii=False)
                 session.execute(delete(TurnPieces).where(TurnPieces.turn_id == self.id))
                 session.execute(
                     update(TurnRun)
@@ -206,10 +218,6 @@ class Turn(Base):
                     .values(partial=partial or None, stop_requested_at=None)
                 )
         return turn.outcome()
-
-    def _end(self, status: str, **more: Any) -> None:
-        values = {"status": status, "completed_at": now(), **more}
-        db.session.execute(update(Turn).where(Turn.id == self.id).values(values))
 
     # Looking back.
 
@@ -254,6 +262,33 @@ class Turn(Base):
         strangers = [turn_id for turn_id in ids if worker().run_of(turn_id) is None]
         found = [db.session.get(cls, turn_id) for turn_id in strangers]
         return sum(turn.interrupt_if_abandoned() for turn in found if turn is not None)
+
+
+# What every turn runs, built once: putting these together anew would cost more than running them.
+turns, chats, messages, runs = table_of(Turn), table_of(Chat), table_of(Message), table_of(TurnRun)
+_chat: BindParameter[str] = bindparam("chat")
+_turn: BindParameter[str] = bindparam("turn")
+_newest = select(func.max(messages.c.created_at)).where(messages.c.session_id == _chat).scalar_subquery()
+_running = select(turns.c.id).where(turns.c.session_id == _chat, turns.c.status == "pending").scalar_subquery()
+_asked_before = select(turns.c.id).where(turns.c.id == _turn).scalar_subquery()
+
+PLACE = select(chats.c.deleted_at, _asked_before, _running, _newest).where(chats.c.id == _chat)
+STANDING = (
+    select(turns.c.status, chats.c.title, chats.c.title_source, chats.c.updated_at, _newest)
+    .join(chats, chats.c.id == turns.c.session_id)
+    .where(turns.c.id == _turn)
+)
+COMPLETE = (
+    turns.update()
+    .where(turns.c.id == _turn)
+    .values(status="completed", completed_at=bindparam("now"), assistant_message_id=bindparam("answer"))
+)
+MOVE_UP = (
+    chats.update()
+    .where(chats.c.id == _chat)
+    .values(title=bindparam("title"), title_source=bindparam("source"), updated_at=bindparam("moment"))
+)
+FORGET_RUN = runs.delete().where(runs.c.turn_id == _turn)
 
 
 def _failure_from(error_detail: str | None) -> Failure:

@@ -18,8 +18,9 @@ from flask import Flask, current_app
 from sqlalchemy import ForeignKey, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.base import Base, config, db, new_id, now, release, stamp, transaction
+from models.base import Base, config, db, insert_row, new_id, now, release, stamp, table_of, transaction
 from models.errors import DomainError, TooBusy
+from models.message import Message
 from models.run import Run
 
 BEAT_SECONDS = 0.3
@@ -91,10 +92,10 @@ class Worker:
         if len(self._runs) >= config().max_running_turns:
             raise TooBusy(retry_after=2)
 
-    def start(self, turn_id: str) -> Run:
+    def start(self, turn_id: str, question: Message) -> Run:
         """Inside the transaction that claims the turn, so that nobody ever sees it claimed and not running."""
-        db.session.execute(insert(TurnRun).values(turn_id=turn_id, worker=self.id, lease_until=self._lease_end()))
-        run = self._runs[turn_id] = Run(turn_id, config().llm_total_timeout)
+        insert_row(TurnRun(turn_id=turn_id, worker=self.id, lease_until=self._lease_end()))
+        run = self._runs[turn_id] = Run(turn_id, question, config().llm_total_timeout)
         return run
 
     def run_of(self, turn_id: str) -> Run | None:
@@ -175,7 +176,7 @@ class Worker:
                 if run.turn_id in self._runs  # one that ended meanwhile has no lease that pieces could belong to
             ]
             if rows:
-                session.execute(insert(TurnPieces.__table__), rows)  # type: ignore[arg-type]
+                session.execute(insert(table_of(TurnPieces)), rows)
             if renew:
                 session.execute(
                     update(TurnRun)

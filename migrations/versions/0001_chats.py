@@ -47,7 +47,7 @@ CREATE INDEX IF NOT EXISTS ix_chat_turns_chat ON chat_turns (session_id, created
 """
 
 HOUSE = """
--- 'default': nobody named it yet; 'message': its first message did; 'person': somebody did. NULL: see Chat.is_unnamed.
+-- 'default': nobody named it yet; 'message': its first message did; 'person': somebody did. NULL: see Chat.named_after.
 ALTER TABLE chat_sessions ADD COLUMN title_source TEXT;
 
 -- One turn at a time per chat, by the database's own word. Turns left by an older program cannot be running any more.

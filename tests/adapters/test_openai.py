@@ -250,6 +250,19 @@ def test_a_body_that_is_compressed_all_the_same_is_read(provider):
     assert text(ask(provider, raw(packed, head))) == "small"
 
 
+def test_a_whole_object_over_several_lines(provider):
+    whole = {"choices": [{"message": {"role": "assistant", "content": "one\ntwo"}}], "usage": None}
+    head = "HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8"
+    assert text(ask(provider, raw(json.dumps(whole, indent=2), head))) == "one\ntwo"
+
+
+def test_a_long_line_in_small_pieces_costs_no_more_than_its_length():
+    answer, started = openai._Answer(), time.process_time()
+    for _ in range(200_000):
+        assert answer.feed(b"some twenty bytes...") is None
+    assert time.process_time() - started < 2.0
+
+
 def test_lists_models(provider):
     assert provider.models() == ["scripted", "scripted-small"]
 
@@ -544,6 +557,15 @@ def test_abort_closes_the_connection_while_nobody_reads(server, provider):
         next(stream)
 
 
+def test_after_an_abort_not_even_what_has_already_arrived_is_given(provider):
+    cancel = Cancel()
+    stream = ask(provider, "!words 300", cancel)
+    next(stream)
+    cancel.abort()
+    with pytest.raises(Aborted):
+        next(stream)
+
+
 def test_abort_while_the_question_is_being_sent():
     cancel = Cancel()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -586,8 +608,9 @@ def test_an_abort_that_comes_too_late_does_not_hit_the_next_call(server):
 
 def test_a_pooled_connection_that_was_cut_is_not_used(server, provider, monkeypatch):
     late = Remembering()
+    # As if the abort fell between the last byte and the end of the call, after the pool's own look at the connection.
+    monkeypatch.setattr(openai._Call, "end", lambda _: None)
     list(ask(provider, "one", late))
-    # As if the abort fell between the pool's own look at the connection and our use of it.
     monkeypatch.setattr("urllib3.connectionpool.is_connection_dropped", lambda _: False)
     late.last()
     assert text(ask(provider, "!say two")) == "two"
