@@ -33,7 +33,8 @@ def create_app(settings: Config | None = None, *, serving: bool = False) -> Flas
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.ensure_ascii = False  # type: ignore[attr-defined]
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    for folder in (settings.data_dir, settings.database_file.parent):
+        folder.mkdir(parents=True, exist_ok=True)
     base.init_database(app, settings)
     app.extensions["limiter"] = Limiter(settings.rate_limit_per_minute)
     app.extensions["worker"] = worker = Worker(app, settings.data_dir / "run")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 
@@ -19,9 +21,16 @@ class ConfigError(Exception):
     """The configuration cannot work; the message says which variable and what to do."""
 
 
+def _number(kind: type, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"must be a {'whole ' if kind is int else ''}number") from None
+
+
 def _integer(lowest: int, highest: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        value = int(text)
+        value = _number(int, text)
         if not lowest <= value <= highest:
             raise ValueError(f"must be from {lowest} to {highest}")
         return value
@@ -30,7 +39,7 @@ def _integer(lowest: int, highest: int) -> Callable[[str], int]:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    value = _number(float, text)
     if not 0 < value <= 86_400:
         raise ValueError("must be more than 0 and at most 86400 seconds")
     return value
@@ -44,23 +53,40 @@ def _flag(text: str) -> bool:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip().lower() for name in text.split(",") if name.strip())
+    names = tuple(name.strip().lower() for name in text.split(",") if name.strip())
+    for name in names:
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise ValueError(f"{name!r} must be a host name alone, without http:// and without a port")
+    return names
 
 
 def _prefix(text: str) -> str:
     prefix = "/" + text.strip("/")
+    if not re.fullmatch(r"/|(/[A-Za-z0-9._~-]+)+", prefix):
+        raise ValueError("must be a path such as /holdfast")
     return "" if prefix == "/" else prefix
 
 
-def _synchronous(text: str) -> str:
-    if text.upper() not in {"NORMAL", "FULL", "EXTRA"}:
-        raise ValueError("must be NORMAL, FULL or EXTRA")
-    return text.upper()
+def _path(text: str) -> Path:
+    """Absolute: the database would take a relative one from another folder than everything else does."""
+    return Path(text).expanduser().absolute()
+
+
+def _one_of(*known: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.upper() not in known:
+            raise ValueError(f"must be one of {', '.join(known)}")
+        return text.upper()
+
+    return read
 
 
 def _url(text: str) -> str:
     if not text.startswith(("http://", "https://")):
         raise ValueError("must start with http:// or https://")
+    parts = urlsplit(text)
+    if not parts.hostname or parts.port == 0 or re.search(r"\s", text):
+        raise ValueError("must name a server, such as http://127.0.0.1:11434/v1")
     return text.rstrip("/")
 
 
@@ -78,13 +104,17 @@ class Config:
     trusted_hosts: tuple[str, ...] = _setting((), _names, about="further host names that browsers may use, with commas")
     url_prefix: str = _setting("", _prefix, about="sub-path that the app stands under, such as /holdfast")
     workers: int = _setting(1, _integer(1, 64), about="server processes")
-    threads: int = _setting(1100, _integer(4, 10_000), about="threads per server process; each open stream holds one")
-    log_level: str = _setting("INFO", str.upper, about="DEBUG, INFO, WARNING or ERROR")
+    max_connections: int = _setting(4000, _integer(10, 100_000), about="open connections per server process")
+    log_level: str = _setting(
+        "INFO", _one_of("DEBUG", "INFO", "WARNING", "ERROR"), about="DEBUG, INFO, WARNING or ERROR"
+    )
 
-    data_dir: Path = _setting(ROOT / "data", Path, about="database, uploads, conversations, secrets")
-    chat_db_path: Path | None = _setting(None, Path, about="the SQLite file; chat.db in DATA_DIR where it is not set")
+    data_dir: Path = _setting(ROOT / "data", _path, about="database, uploads, conversations, secrets")
+    chat_db_path: Path | None = _setting(None, _path, about="the SQLite file; chat.db in DATA_DIR where it is not set")
     busy_timeout_ms: int = _setting(30_000, _integer(0, 600_000), about="how long a write waits for the database")
-    sqlite_synchronous: str = _setting("FULL", _synchronous, about="FULL: on disk before it is acknowledged; or NORMAL")
+    sqlite_synchronous: str = _setting(
+        "FULL", _one_of("NORMAL", "FULL", "EXTRA"), about="FULL: on disk before it is acknowledged; or NORMAL"
+    )
 
     history_limit: int = _setting(20, _integer(0, 1000), about="newest messages taken for the prompt")
     max_history_tokens: int = _setting(8000, _integer(0, 10_000_000), about="token budget of history and system prompt")
@@ -125,7 +155,7 @@ class Config:
     def _read(variable: str, text: str, read: Callable[[str], Any]) -> Any:
         try:
             return read(text)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             raise ConfigError(f"{variable} is wrong: {error}.") from error
 
     def check(self) -> None:
@@ -171,4 +201,6 @@ class Config:
         value = getattr(self, name)
         if secret:
             return "********" if value else ""
+        if isinstance(value, str):
+            return re.sub(r"(?<=://)[^/]*@", "********@", value)  # an address may carry a password
         return str(value) if isinstance(value, Path) else value

@@ -24,10 +24,9 @@ class Server(BaseApplication):
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         options = {
             "bind": f"{host}:{settings.port}",
-            "worker_class": "gthread",
+            "worker_class": "gevent",
             "workers": settings.workers,
-            "threads": settings.threads,
-            "worker_connections": settings.threads + 1000,
+            "worker_connections": settings.max_connections,
             "backlog": 2048,
             "keepalive": 30,
             "graceful_timeout": 10,

@@ -18,7 +18,7 @@ from typing import Any, cast
 from flask import Flask, current_app
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Connection, CursorResult, Engine, Executable, Table, event
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from config import Config
@@ -100,6 +100,7 @@ class WriterLock:
             raise StorageError(busy=True)
         try:
             self._lock_file(deadline)
+            time.sleep(0)  # where all share one thread: let streams go on between two writers of a long queue
             try:
                 yield
             finally:
@@ -152,8 +153,27 @@ def _prepare(engine: Engine, settings: Config) -> None:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         # A read that turns into a write fails at once with "database is locked", whatever the timeout.
-        writes = connection.get_execution_options().get("writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        if connection.get_execution_options().get("writes", False):
+            _begin_write(connection, settings.busy_timeout_ms)
+        else:
+            connection.exec_driver_sql("BEGIN")
+
+
+def _begin_write(connection: Connection, timeout_ms: int) -> None:
+    """Waits here, not inside SQLite: its own waiting would hold up every other request of this process."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    connection.exec_driver_sql("PRAGMA busy_timeout=0")
+    try:
+        while True:
+            try:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                return
+            except OperationalError as error:
+                if not is_busy(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.02)
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={timeout_ms}")
 
 
 @contextmanager
@@ -205,4 +225,8 @@ def as_storage_error(error: DBAPIError) -> Exception:
     """What the driver said, as the domain says it; a broken rule of the tables stays what it is: its verb knows why."""
     if isinstance(error, IntegrityError):
         return error
-    return StorageError(busy="locked" in str(error.orig) or "busy" in str(error.orig))
+    return StorageError(busy=is_busy(error))
+
+
+def is_busy(error: DBAPIError) -> bool:
+    return "locked" in str(error.orig) or "busy" in str(error.orig)

@@ -98,6 +98,7 @@ class Turn(Base):
         cls, chat_id: str, ask: Ask, prepare: Callable[[Place], tuple[Message, Message | None]]
     ) -> tuple[Outcome, Turn, Run | None]:
         worker().require_room()
+        run = None
         try:
             with transaction():
                 place = cls._place(chat_id, ask.request_id)
@@ -109,13 +110,13 @@ class Turn(Base):
                 question, answer = prepare(place)
                 turn = cls._insert(chat_id, ask, question, answer)
                 run = worker().start(turn.id, question)
-        except IntegrityError:
+        except BaseException as error:
+            if run is not None:
+                worker().forget(run.turn_id)
+            if not isinstance(error, IntegrityError):
+                raise
             # Another process was first between our look and our insert: with its row in sight we know what to say.
-            worker().forget(ask.request_id)
             return cls._claim(chat_id, ask, prepare)
-        except BaseException:
-            worker().forget(ask.request_id)
-            raise
         return Outcome(turn.id, "pending", question, answer), turn, run
 
     @classmethod

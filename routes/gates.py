@@ -70,7 +70,7 @@ def _from_our_pages() -> bool:
     if site is not None:
         return site in {"same-origin", "none"}
     origin = request.headers.get("Origin")
-    return origin is None or urlsplit(origin).netloc.lower() == request.host.lower()
+    return origin is None or origin.lower().partition("://")[2] == request.host.lower()
 
 
 class SubPath:

@@ -9,16 +9,19 @@ from flask import Blueprint, current_app
 from models import search, setting
 from models.base import config, sqlite_module, transaction
 from models.errors import StorageError
+from routes.api.contract import endpoint
+from routes.api.schemas import ConfigOut, HealthOut, ReadyOut
 
 status = Blueprint("status", __name__)
 
 
-@status.get("/health")
+@endpoint(status, "GET", "/health", returns=HealthOut)
 def health() -> Any:
+    """Alive."""
     return {"status": "ok"}
 
 
-@status.get("/ready")
+@endpoint(status, "GET", "/ready", returns=ReadyOut, also=(503,))
 def ready() -> Any:
     """Ready when a write would succeed now."""
     writable = _database_is_writable()
@@ -32,7 +35,7 @@ def ready() -> Any:
     return body, 200 if writable else 503
 
 
-@status.get("/api/config/current")
+@endpoint(status, "GET", "/api/config/current", returns=ConfigOut)
 def current() -> Any:
     """What is configured; secrets are masked."""
     settings = {entry["variable"]: entry["value"] for entry in config().described()}

@@ -15,6 +15,7 @@ Without one the answer is `You said: <the question>`.
     !no-usage             does not tell the usage           !empty-choices        no choice in any event
     !no-done              finish_reason, but no [DONE]      !malformed            an event that is not JSON
     !linger               stays open after [DONE]           !error-in-stream      words, then an error object
+    !hang-body STATUS     half an error body, then silence
     !close                Connection: close, not chunked    !redirect             302 to another path
     !picky                400 when asked stream_options     !429 S [TEXT]         Retry-After: S
     !raw JSON-STRING      these bytes instead of HTTP       !STATUS [TEXT]        any other error status
@@ -312,6 +313,13 @@ async def hang(exchange: Exchange, text: str) -> None:
 @directive("hang-after")
 async def hang_after(exchange: Exchange, text: str) -> None:
     await exchange.begin(int(text or 3))
+    await exchange.forever()
+
+
+@directive("hang-body")
+async def hang_body(exchange: Exchange, text: str) -> None:
+    head = f"HTTP/1.1 {text} x\r\nLocation: /v1/elsewhere\r\nContent-Length: 1000\r\n\r\n"
+    exchange.write(head.encode() + b"half a sen")
     await exchange.forever()
 
 
@@ -613,12 +621,12 @@ class ModelServer:
             self._thread.join(10)
             self._thread = None
 
-    def wait_until_closed(self, timeout: float = 2.0) -> bool:
+    def wait_until_closed(self, timeout: float = 5.0) -> bool:
         """Whether no connection is open any more, within this time."""
         return self.wait_for(lambda: not self.connections, timeout)
 
     @staticmethod
-    def wait_for(happened: Callable[[], object], timeout: float = 2.0) -> bool:
+    def wait_for(happened: Callable[[], object], timeout: float = 5.0) -> bool:
         deadline = time.monotonic() + timeout
         while not happened():
             if time.monotonic() > deadline:

@@ -30,8 +30,8 @@ READ_SIZE = 65_536
 # Servers close a connection that has idled for some seconds (uvicorn: 5). A question that crosses such a close on its
 # way may not be asked again, since it may have been heard: so only connections that rested for less are used again.
 REUSE_WITHIN = 3.0
-# What follows finish_reason (the usage, [DONE]) and what follows [DONE] (the end of the body, which lets the connection
-# be used again) comes at once or is not worth waiting for.
+# What follows finish_reason (the usage, [DONE]) or the head of a refusal, and what follows [DONE] (the end of the body,
+# which lets the connection be used again), comes at once or is not worth waiting for.
 AFTER_FINISH, AFTER_DONE = 2.0, 0.1
 BROKE_OFF = "The model server broke off in the middle of the answer."
 MALFORMED = "The model server sent something that is not a chat completion."
@@ -250,7 +250,7 @@ class OpenAI:
         try:
             with self._send(call, "GET", "/models") as response:
                 if response.status_code >= 300:
-                    raise _refusal(response, _detail(response))
+                    raise _refusal(response, _detail(response, call))
                 return _ids(b"".join(self._pieces(response, call)))
         except Exception as error:
             raise self._told(error) from None
@@ -292,7 +292,7 @@ class OpenAI:
         if response.status_code < 300:
             return response
         with response:
-            detail = _detail(response)
+            detail = _detail(response, call)
         if "stream_options" in body and response.status_code in (400, 422) and b"stream_options" in detail:
             self._asks_usage = False
             return self._ask(messages, options, call)
@@ -367,10 +367,11 @@ def _ids(listed: bytes) -> list[str]:
         raise AdapterError("backend", "The model server sent something that is not a list of models.") from None
 
 
-def _detail(response: requests.Response) -> bytes:
+def _detail(response: requests.Response, call: _Call) -> bytes:
     """The start of what a server says about its refusal, or as much as can be read of it."""
     detail = bytearray()
     with suppress(HTTPError, HTTPException, OSError):
+        call.sock.settimeout(AFTER_FINISH)
         while len(detail) < READ_SIZE and (data := response.raw.read1(READ_SIZE)):
             detail += data
     return bytes(detail)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,13 +27,27 @@ class Invalid(DomainError):
     code, status, message = "VALIDATION_ERROR", 422, "Some fields are wrong."
 
 
-class Coded(DomainError):
-    """A field error that has a code of its own in the contract, such as EMPTY_QUERY."""
-
-    status = 400
+class PayloadTooLarge(DomainError):
+    code, status, message = "PAYLOAD_TOO_LARGE", 413, "The body is larger than this server takes."
 
 
-CODED_FIELDS = {"EMPTY_QUERY", "MISSING_REQUEST_ID", "INVALID_MODE"}
+# Field errors that have a code of their own in the contract.
+
+
+class EmptyQuery(DomainError):
+    code, status, message = "EMPTY_QUERY", 400, "The message is empty."
+
+
+class MissingRequestId(DomainError):
+    code, status, message = "MISSING_REQUEST_ID", 400, "request_id is missing: a UUID that the client makes."
+
+
+class InvalidMode(DomainError):
+    code, status, message = "INVALID_MODE", 400, "There is no such mode."
+
+
+CODED = {error.code: error for error in (EmptyQuery, MissingRequestId, InvalidMode)}
+MISSING = {"query": EmptyQuery, "request_id": MissingRequestId}
 
 
 class Body(BaseModel):
@@ -62,6 +77,7 @@ class Endpoint:
     status: int
     errors: tuple[type[DomainError], ...]
     streams: bool
+    also: tuple[int, ...]  # further statuses that come with the same shape
 
 
 ENDPOINTS: list[Endpoint] = []
@@ -78,6 +94,7 @@ def endpoint(
     status: int = 200,
     errors: tuple[type[DomainError], ...] = (),
     streams: bool = False,
+    also: tuple[int, ...] = (),
 ) -> Callable[[View], View]:
     """Registers the view; it is called with the validated `body` and `query` beside its path parameters."""
 
@@ -93,7 +110,9 @@ def endpoint(
         blueprint.add_url_rule(path, view.__name__, call, methods=[method])
         summary = (view.__doc__ or view.__name__).strip()
         full = (blueprint.url_prefix or "") + path
-        ENDPOINTS.append(Endpoint(method, full, summary, blueprint.name, body, query, returns, status, errors, streams))
+        ENDPOINTS.append(
+            Endpoint(method, full, summary, blueprint.name, body, query, returns, status, errors, streams, also)
+        )
         return view
 
     return register
@@ -110,8 +129,27 @@ def _read_body(model: type[Body]) -> Body:
     if not isinstance(received, dict):
         raise BadRequest()
     body = _checked(model, received)
+    if not all(_is_exact(value) for value in values_in(received)):
+        raise Invalid(errors=[{"field": "body", "reason": "must not contain numbers past 64 bits"}])
     body._received = received
     return body
+
+
+def values_in(data: Any) -> Iterator[Any]:
+    """Every key and value, however deep."""
+    found = [data]
+    while found:
+        value = found.pop()
+        yield value
+        if isinstance(value, dict):
+            found += [*value.keys(), *value.values()]
+        elif isinstance(value, list):
+            found += value
+
+
+def _is_exact(value: Any) -> bool:
+    """JSON may say 1e999, which Python reads as infinity and could only give back as something that is not JSON."""
+    return math.isfinite(value) if isinstance(value, float) else not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
 Checked = TypeVar("Checked", bound=BaseModel)
@@ -123,10 +161,10 @@ def _checked(model: type[Checked], values: dict[str, Any]) -> Checked:
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
     for problem in errors:
-        if problem["type"] in CODED_FIELDS:
-            coded = Coded(problem["msg"])
-            coded.code = problem["type"]
-            raise coded
+        if problem["type"] in CODED:
+            raise CODED[problem["type"]](problem["msg"])
+        if problem["type"] == "missing" and problem["loc"][-1] in MISSING:
+            raise MISSING[str(problem["loc"][-1])]()
     raise Invalid(errors=[_field_error(problem) for problem in errors])
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from models.errors import DomainError, StorageError
-from routes.api.contract import ENDPOINTS, BadRequest, Endpoint, Invalid
+from routes.api.contract import ENDPOINTS, BadRequest, Endpoint, Invalid, PayloadTooLarge
 from routes.api.schemas import ErrorOut
 
 ABOUT = (
@@ -44,7 +44,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     }
     if endpoint.body is not None:
         schema = {"$ref": REF.format(model=endpoint.body.__name__)}
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        required = any(field.is_required() for field in endpoint.body.model_fields.values())
+        operation["requestBody"] = {"required": required, "content": {"application/json": {"schema": schema}}}
     return operation
 
 
@@ -63,7 +64,8 @@ def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 def _responses(endpoint: Endpoint) -> dict[str, Any]:
     kind = "text/event-stream" if endpoint.streams else "application/json"
     schema = {"type": "string"} if endpoint.streams else {"$ref": REF.format(model=endpoint.returns.__name__)}
-    responses: dict[str, Any] = {str(endpoint.status): {"description": "Done.", "content": {kind: {"schema": schema}}}}
+    said = {"description": "Done.", "content": {kind: {"schema": schema}}}
+    responses: dict[str, Any] = {str(status): said for status in (endpoint.status, *endpoint.also)}
     for status, errors in sorted(_errors_by_status(endpoint).items()):
         responses[str(status)] = {
             "description": " ".join(f"{error.code}: {error.message}" for error in errors),
@@ -74,7 +76,7 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
 
 def _errors_by_status(endpoint: Endpoint) -> dict[int, list[type[DomainError]]]:
     general: list[type[DomainError]] = [StorageError]
-    general += [BadRequest, Invalid] if endpoint.body else [Invalid] if endpoint.query else []
+    general += [BadRequest, PayloadTooLarge, Invalid] if endpoint.body else [Invalid] if endpoint.query else []
     found: dict[int, list[type[DomainError]]] = {}
     for error in (*endpoint.errors, *general):
         found.setdefault(error.status, []).append(error)

@@ -10,9 +10,9 @@ from adapters.values import Options
 from models import question
 from models.attachments import check_image
 from models.base import now
-from models.errors import InvalidImage
+from models.errors import InvalidImage, TooBusy
 from models.question import Answer, ModelFailed
-from routes.api.contract import endpoint
+from routes.api.contract import EmptyQuery, InvalidMode, endpoint
 from routes.api.schemas import (
     ConversationOut,
     ConversationRequest,
@@ -25,15 +25,17 @@ from routes.limiter import limited
 
 queries = Blueprint("queries", __name__, url_prefix="/api/query")
 
+ASKING = (EmptyQuery, InvalidMode, ModelFailed, TooBusy)
 
-@endpoint(queries, "POST", "", body=StatelessRequest, returns=StatelessOut, errors=(ModelFailed,))
+
+@endpoint(queries, "POST", "", body=StatelessRequest, returns=StatelessOut, errors=ASKING)
 @limited
 def create(body: StatelessRequest) -> Any:
     """Ask once, without a chat."""
     return _answered(body, question.ask(body.query, [], body.mode, _options(body)))
 
 
-@endpoint(queries, "POST", "/conversation", body=ConversationRequest, returns=ConversationOut, errors=(ModelFailed,))
+@endpoint(queries, "POST", "/conversation", body=ConversationRequest, returns=ConversationOut, errors=ASKING)
 @limited
 def conversation(body: ConversationRequest) -> Any:
     """Ask with the history that the client keeps; it comes back with the two new messages at its end."""
@@ -48,9 +50,7 @@ def conversation(body: ConversationRequest) -> Any:
     return {**_answered(body, answer), "history": history + added}
 
 
-@endpoint(
-    queries, "POST", "/multimodal", body=MultimodalRequest, returns=StatelessOut, errors=(ModelFailed, InvalidImage)
-)
+@endpoint(queries, "POST", "/multimodal", body=MultimodalRequest, returns=StatelessOut, errors=(*ASKING, InvalidImage))
 @limited
 def multimodal(body: MultimodalRequest) -> Any:
     """Ask about images (Base64), tables and equations."""

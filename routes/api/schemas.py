@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Annotated, Any, Literal
 
@@ -24,9 +25,10 @@ from models.message import Message
 from models.names import preview_of
 from models.outcome import Ask, Outcome
 from models.search import Found
-from routes.api.contract import Body, Query
+from routes.api.contract import Body, Query, values_in
 
 MODES = ("naive", "local", "global", "hybrid", "mix", "bypass")
+_UUID = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
 
 
 def _limits() -> Any:
@@ -35,25 +37,18 @@ def _limits() -> Any:
 
 def _no_nul(value: Any) -> Any:
     """SQLite ends a text at NUL in half of its functions; nobody types one."""
-    texts = [value]
-    while texts:
-        item = texts.pop()
-        if isinstance(item, str) and "\x00" in item:
-            raise PydanticCustomError("no_nul", "must not contain the character U+0000")
-        if isinstance(item, dict):
-            texts.extend([*item.keys(), *item.values()])
-        elif isinstance(item, list):
-            texts.extend(item)
+    if any(isinstance(item, str) and "\x00" in item for item in values_in(value)):
+        raise PydanticCustomError("no_nul", "must not contain the character U+0000")
     return value
 
 
 def _request_id(value: Any) -> str:
+    """Kept as it was sent, in capitals too: the turn is known under it, and a client looks for it again."""
     if value is None or value == "":
         raise PydanticCustomError("MISSING_REQUEST_ID", "request_id is missing: a UUID that the client makes.")
-    try:
-        return str(uuid.UUID(value))
-    except (ValueError, TypeError, AttributeError):
-        raise PydanticCustomError("uuid", "must be a UUID") from None
+    if not isinstance(value, str) or not _UUID.fullmatch(value):
+        raise PydanticCustomError("uuid", "must be a UUID")
+    return value
 
 
 def _optional_request_id(value: Any) -> str:
@@ -109,7 +104,9 @@ OptionalRequestId = Annotated[
     str, BeforeValidator(_optional_request_id), WithJsonSchema({"type": ["string", "null"], "format": "uuid"})
 ]
 Mode = Annotated[StrictStr, BeforeValidator(_mode), WithJsonSchema({"type": "string", "enum": list(MODES)})]
-Temperature = Annotated[StrictFloat | StrictInt, Field(ge=0, le=2)]
+Temperature = Annotated[
+    StrictFloat | StrictInt, Field(ge=0, le=2), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 2})
+]
 MaxTokens = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 
 
@@ -129,7 +126,7 @@ class SessionChange(Body):
 class SessionsQuery(Query):
     limit: Annotated[int, Field(ge=1, le=100)] = Field(default_factory=lambda: _limits().sessions_default_limit)
     cursor: str | None = None
-    q: str = ""
+    q: Text = ""
 
 
 class MessagesQuery(Query):
@@ -138,7 +135,7 @@ class MessagesQuery(Query):
 
 
 class SearchQuery(Query):
-    q: str = ""
+    q: Text = ""
     limit: Annotated[int, Field(ge=1, le=100)] = Field(default_factory=lambda: _limits().sessions_default_limit)
     cursor: str | None = None
 
@@ -157,8 +154,8 @@ class Image(BaseModel):
 
 
 class TurnRequest(Body):
-    request_id: Annotated[RequestId, Field(validate_default=True)] = ""
-    query: Annotated[Question, Field(validate_default=True)] = ""
+    request_id: RequestId
+    query: Question
     mode: Mode = "hybrid"
     multimodal_content: Image | None = None
     max_tokens: MaxTokens | None = None
@@ -210,7 +207,7 @@ class MessageChange(Body):
 
 
 class StatelessRequest(Body):
-    query: Annotated[Question, Field(validate_default=True)] = ""
+    query: Question
     mode: Mode = "hybrid"
     top_k: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
     max_tokens: MaxTokens | None = None
@@ -346,6 +343,39 @@ class StatelessOut(BaseModel):
 
 class ConversationOut(StatelessOut):
     history: list[dict[str, Any]]
+
+
+class HealthOut(BaseModel):
+    status: Literal["ok"]
+
+
+class DatabaseOut(BaseModel):
+    writable: bool
+    sqlite: str
+
+
+class ProviderOut(BaseModel):
+    name: str
+    model: str
+
+
+class IndexOut(BaseModel):
+    waiting: int | None
+
+
+class ReadyOut(BaseModel):
+    status: Literal["ready", "unavailable"]
+    database: DatabaseOut
+    provider: ProviderOut
+    index: IndexOut
+
+
+class ConfigOut(BaseModel):
+    """Every variable with its value; secrets are masked."""
+
+    settings: dict[str, Any]
+    provider: str
+    version: str
 
 
 class ErrorDetail(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from flask import Blueprint, Response, current_app, request
@@ -24,19 +25,18 @@ from models.run import Run
 from models.turn import Turn
 from models.worker import worker
 from routes.api import sse
-from routes.api.contract import endpoint
+from routes.api.contract import EmptyQuery, InvalidMode, MissingRequestId, endpoint
 from routes.api.schemas import AttachQuery, RetryOut, RetryRequest, TurnOut, TurnRequest, message_out, turn_out
 from routes.limiter import limited
 
 turns = Blueprint("turns", __name__, url_prefix="/api/chat")
 
-ASKING = (ChatNotFound, IdempotencyConflict, TurnInProgress, TooBusy)
-RETRYING = (*ASKING, MessageNotFound, NotLatestMessage)
+CLAIMING = (InvalidMode, ChatNotFound, IdempotencyConflict, TurnInProgress, TooBusy)
+ASKING = (EmptyQuery, MissingRequestId, InvalidImage, *CLAIMING)
+RETRYING = (*CLAIMING, MessageNotFound, NotLatestMessage)
 
 
-@endpoint(
-    turns, "POST", "/sessions/<session_id>/turn", body=TurnRequest, returns=TurnOut, errors=(*ASKING, InvalidImage)
-)
+@endpoint(turns, "POST", "/sessions/<session_id>/turn", body=TurnRequest, returns=TurnOut, errors=ASKING)
 @limited
 def create(session_id: str, body: TurnRequest) -> Any:
     """Ask, and wait for the whole answer. A repeated request_id gets the stored one; nothing is asked twice."""
@@ -50,7 +50,7 @@ def create(session_id: str, body: TurnRequest) -> Any:
     "/sessions/<session_id>/turn:stream",
     body=TurnRequest,
     returns=TurnOut,
-    errors=(*ASKING, InvalidImage),
+    errors=ASKING,
     streams=True,
 )
 @limited
@@ -134,4 +134,4 @@ def _streamed(outcome: Outcome, turn: Turn, run: Run | None, ask: Ask) -> Respon
 
 def _resume_after(query: AttachQuery) -> int | None:
     last = request.headers.get("Last-Event-ID", "")
-    return query.after if query.after is not None else int(last) if last.isascii() and last.isdigit() else None
+    return query.after if query.after is not None else int(last) if re.fullmatch("[0-9]{1,15}", last) else None

@@ -27,7 +27,8 @@ KEY = "sk-do-not-show-me"
 
 
 def provider_for(server, **options):
-    return OpenAI(server.base_url, KEY, "some-model", **{"connect_timeout": 2.0, "read_timeout": 0.4} | options)
+    """Patient by default: a machine under load must not look like a server that hangs."""
+    return OpenAI(server.base_url, KEY, "some-model", **{"connect_timeout": 5.0, "read_timeout": 20.0} | options)
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ class Outcome:
     thread: threading.Thread | None = None
 
     def join(self):
-        self.thread.join(5)
+        self.thread.join(15)
         assert not self.thread.is_alive(), "the call did not end"
         return self
 
@@ -178,9 +179,9 @@ def test_words_come_one_by_one_with_model_and_usage(provider):
 
 def test_the_first_word_does_not_wait_for_the_last(provider):
     started = time.monotonic()
-    stream = ask(provider, "!slow 5 one two three four five six seven eight")
+    stream = ask(provider, "!slow 1 one two three four five six seven eight")
     assert next(stream).text == "one "
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 4.0
     stream.close()
 
 
@@ -268,7 +269,7 @@ def test_lists_models(provider):
 
 
 def test_many_at_once_do_not_mix(server):
-    provider = provider_for(server, read_timeout=5.0)
+    provider = provider_for(server)
     calls = [in_thread(provider, f"!slow 100 {' '.join(f'{n}-{m}' for m in range(20))}") for n in range(60)]
     for n, call in enumerate(calls):
         assert call.join().error is None
@@ -281,8 +282,6 @@ def test_many_at_once_do_not_mix(server):
 @pytest.mark.parametrize(
     ("question", "kind", "words", "before"),
     [
-        ("!hang", "timeout", "did not answer in time", ""),
-        ("!hang-after 3", "timeout", "did not answer in time", "w1 w2 w3"),
         ("!reset", "connection", "reset", ""),
         ("!reset-after 3", "backend", "broke off in the middle", "w1 w2 w3"),
         ("!half 3", "backend", "broke off in the middle", "w1 w2 w3"),
@@ -303,6 +302,23 @@ def test_faults(provider, question, kind, words, before):
     assert (call.error.kind, call.error.permanent) == (kind, False)
     assert words in call.error.message
     assert text(call.deltas) == before
+
+
+@pytest.mark.parametrize(("question", "before"), [("!hang", ""), ("!hang-after 3", "w1 w2 w3")])
+def test_a_server_that_hangs(server, question, before):
+    call = in_thread(provider_for(server, read_timeout=0.5), question).join()
+    assert isinstance(call.error, AdapterError)
+    assert (call.error.kind, call.error.message) == ("timeout", "The model server did not answer in time.")
+    assert text(call.deltas) == before
+    assert server.wait_until_closed()
+
+
+@pytest.mark.parametrize(("status", "words"), [(500, "half a sen"), (302, "redirects are not followed")])
+def test_a_refusal_whose_words_do_not_come_is_not_waited_for(provider, monkeypatch, status, words):
+    monkeypatch.setattr(openai, "AFTER_FINISH", 0.2)
+    started = time.monotonic()
+    assert words in fault(provider, f"!hang-body {status}").message
+    assert time.monotonic() - started < 5.0
 
 
 @pytest.mark.parametrize(
@@ -486,8 +502,8 @@ def test_a_connection_is_used_again(server, provider):
 
 def test_a_server_that_does_not_end_after_done_costs_no_wait(server):
     started = time.monotonic()
-    assert text(ask(provider_for(server, read_timeout=30.0), "!linger !say all")) == "all"
-    assert time.monotonic() - started < 1.0
+    assert text(ask(provider_for(server), "!linger !say all")) == "all"
+    assert time.monotonic() - started < 4.0
     assert server.wait_until_closed()
 
 
@@ -498,10 +514,13 @@ def test_a_connection_that_rested_long_is_not_used_again(server, provider, monke
     assert server.connections_seen == 2
 
 
-def test_a_connection_that_the_server_closed_meanwhile_is_no_error(server, provider):
+@pytest.mark.parametrize("unseen_by_the_pool", [False, True])
+def test_a_connection_that_the_server_closed_meanwhile_is_no_error(server, provider, monkeypatch, unseen_by_the_pool):
     list(ask(provider, "one"))
     server.drop_idle()
     assert server.wait_until_closed()
+    if unseen_by_the_pool:
+        monkeypatch.setattr("urllib3.connectionpool.is_connection_dropped", lambda _: False)
     assert text(ask(provider, "!say two")) == "two"
 
 
@@ -537,12 +556,12 @@ def test_a_stream_that_nobody_reads_on_is_closed(server, provider):
 )
 def test_abort_ends_the_call_and_the_connection_at_once(server, question, words):
     cancel = Cancel()
-    call = in_thread(provider_for(server, read_timeout=30.0), question, cancel)
+    call = in_thread(provider_for(server), question, cancel)
     assert server.wait_for(lambda: server.log and len("".join(d.text for d in call.deltas).split()) >= words)
     aborted = time.monotonic()
     cancel.abort()
     assert isinstance(call.join().error, Aborted)
-    assert call.ended - aborted < 0.5
+    assert call.ended - aborted < 4.0
     assert server.wait_until_closed()
     assert server.log[0]["closed_early"]
 
@@ -595,7 +614,7 @@ class Remembering(Cancel):
 
 
 def test_an_abort_that_comes_too_late_does_not_hit_the_next_call(server):
-    provider, late = provider_for(server, read_timeout=5.0), Remembering()
+    provider, late = provider_for(server), Remembering()
     list(ask(provider, "one", late))
     call = in_thread(provider, "!words 20 50")
     assert server.wait_for(lambda: call.deltas)
@@ -604,6 +623,25 @@ def test_an_abort_that_comes_too_late_does_not_hit_the_next_call(server):
     assert call.join().error is None
     assert text(call.deltas) == "".join(numbered(20))
     assert server.connections_seen == 1
+
+
+def test_an_abort_after_the_end_leaves_the_connection_alone(server, provider):
+    cancel = Cancel()
+    list(ask(provider, "one", cancel))
+    cancel.abort()
+    assert text(ask(provider, "!say two")) == "two"
+    assert server.connections_seen == 1
+
+
+def test_an_answer_whose_connection_is_in_use_again_leaves_that_alone(server):
+    provider = provider_for(server)
+    first = ask(provider, "!plain one")
+    assert next(first).text == "one"
+    second = in_thread(provider, "!slow 4 two three four")
+    assert server.wait_for(lambda: second.deltas)
+    list(first)
+    assert second.join().error is None
+    assert (text(second.deltas), server.connections_seen) == ("two three four", 1)
 
 
 def test_a_pooled_connection_that_was_cut_is_not_used(server, provider, monkeypatch):
@@ -623,7 +661,7 @@ def test_a_pooled_connection_that_was_cut_is_not_used(server, provider, monkeypa
 def test_a_certificate_that_nobody_vouches_for(tls_server):
     error = fault(provider_for(tls_server), "hi")
     assert error.kind == "connection"
-    assert re.search("self.signed certificate", error.message)
+    assert re.search(r"^127\.0\.0\.1:\d+: self.signed certificate$", error.message)
     assert tls_server.log == []
 
 
@@ -645,20 +683,20 @@ def test_streams_over_tls_and_uses_the_connection_again(tls_server):
 @pytest.mark.parametrize("question", ["!hang", "!hang-after 2", "!close !hang-after 2", "!words 500 100"])
 def test_abort_over_tls(tls_server, question):
     cancel = Cancel()
-    call = in_thread(provider_for(tls_server, read_timeout=30.0), question, cancel)
+    call = in_thread(provider_for(tls_server), question, cancel)
     assert tls_server.wait_for(lambda: tls_server.log and (call.deltas or question == "!hang"))
     aborted = time.monotonic()
     cancel.abort()
     assert isinstance(call.join().error, Aborted)
-    assert call.ended - aborted < 0.5
+    assert call.ended - aborted < 4.0
     assert tls_server.wait_until_closed()
 
 
 @pytest.mark.usefixtures("trusting")
-def test_a_reset_over_tls(tls_server):
+def test_faults_over_tls(tls_server):
     assert fault(provider_for(tls_server), "!reset").kind == "connection"
     assert fault(provider_for(tls_server), "!reset-after 2").kind == "backend"
-    assert fault(provider_for(tls_server), "!hang-after 2").kind == "timeout"
+    assert fault(provider_for(tls_server, read_timeout=0.5), "!hang-after 2").kind == "timeout"
 
 
 # The scripted server itself, where other tests and the bench lean on it
@@ -681,8 +719,8 @@ def test_the_scripted_server_keeps_its_pace_and_stamps(provider):
     received = [(delta.text, time.time()) for delta in ask(provider, "!stamped 10 50")]
     stamps = [float(stamp) for words, _ in received for stamp in words.split(";") if stamp]
     assert len(stamps) == 10
-    assert 0.15 < stamps[-1] - stamps[0] < 0.6
-    assert all(0 <= now - float(words.split(";")[0]) < 0.3 for words, now in received if words)
+    assert 0.15 < stamps[-1] - stamps[0] < 3.0
+    assert all(0 <= now - float(words.split(";")[0]) < 3.0 for words, now in received if words)
 
 
 def test_the_scripted_server_embeds(server):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.conftest import certificate  # noqa: F401, a fixture
 from tests.faults.client import Client
 from tests.faults.ledger import Ledger
 from tests.model_server import ModelServer
