@@ -6,6 +6,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
+import gevent
 from gunicorn.app.base import BaseApplication
 
 from config import Config, ConfigError
@@ -40,8 +41,10 @@ class Server(BaseApplication):
     def load(self) -> Flask:
         # Here we are in the worker, after the fork: no connection is ever carried over one.
         from app import create_app
+        from models.base import Aside
         from models.schema import SchemaError
 
+        Aside.run = gevent.get_hub().threadpool.apply
         try:
             return create_app(self.settings, serving=True)
         except SchemaError as error:

@@ -22,6 +22,9 @@ from models.worker import worker
 
 Done = TypeVar("Done")
 
+# Words closer together than this were waiting for us already: they are read to their end before the next rest.
+BURST_SECONDS = 0.002
+
 
 class StoppedEmpty(Exception):
     """Stopped before the first word."""
@@ -47,11 +50,15 @@ def answer_later(turn: Turn, run: Run, ask: Ask) -> None:
 
 def listen(run: Run, prompt: Prompt, provider: Provider, ask: Ask) -> Reply:
     began, model, usage = time.monotonic(), provider.model, None
+    rested = began
     try:
         for delta in provider.stream(prompt.messages, Options(ask.temperature, ask.max_tokens, run.cancel)):
             if delta.text:
                 run.append(delta.text)
             model, usage = delta.model or model, delta.usage or usage
+            if time.monotonic() - rested > BURST_SECONDS:
+                worker().rest()
+                rested = time.monotonic()
     except Aborted:
         if run.ending == "timeout":
             raise AdapterError("timeout", "The answer took too long.") from None

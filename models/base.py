@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +36,25 @@ sqlite_module: ModuleType = sqlite
 
 class Base(DeclarativeBase):
     pass
+
+
+class Aside:
+    """Runs what blocks for a while. The server, where all requests share one thread, puts a pool of threads here."""
+
+    run: Callable[[Callable[[], Any]], Any] = staticmethod(lambda task: task())
+
+
+class SQLiteConnection(sqlite.Connection):
+    """Waits for the disk aside: the commit of one must not hold up the streams of all others."""
+
+    writes = False
+
+    def commit(self) -> None:
+        if self.writes:
+            self.writes = False
+            Aside.run(super().commit)
+        else:
+            super().commit()
 
 
 db = SQLAlchemy(model_class=Base, session_options={"expire_on_commit": False})
@@ -125,7 +144,11 @@ def init_database(app: Flask, settings: Config) -> None:
     app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{file}"
     app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {
         "module": sqlite_module,
-        "connect_args": {"check_same_thread": False, "timeout": settings.busy_timeout_ms / 1000},
+        "connect_args": {
+            "check_same_thread": False,
+            "timeout": settings.busy_timeout_ms / 1000,
+            "factory": SQLiteConnection,
+        },
         # Sessions are short, so a few connections serve a thousand threads; each costs memory for its cache.
         "pool_size": 12,
         "max_overflow": 0,
@@ -167,6 +190,7 @@ def _begin_write(connection: Connection, timeout_ms: int) -> None:
         while True:
             try:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
+                cast(Any, connection.connection.driver_connection).writes = True
                 return
             except OperationalError as error:
                 if not is_busy(error) or time.monotonic() > deadline:

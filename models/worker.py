@@ -104,6 +104,15 @@ class Worker:
     def forget(self, turn_id: str) -> None:
         self._runs.pop(turn_id, None)
 
+    def rest(self) -> None:
+        """With many answers at once, lets words gather for a moment: those that arrive together travel together.
+
+        The fewer there are, the shorter: below a hundred nobody waits, at a thousand it is 0.15 seconds, within which
+        a model at five words a second says nothing new.
+        """
+        if len(self._runs) > 100:
+            time.sleep(min(len(self._runs) * 0.00015, 0.2))
+
     def has_lost(self, turn_id: str) -> bool:
         """A pending turn that nobody writes any more: its process is gone, or has been silent for too long."""
         if turn_id in self._runs:
