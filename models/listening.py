@@ -36,23 +36,35 @@ def outcome_of(app: Flask, turn_id: str) -> Outcome:
 
 
 def _from_database(app: Flask, turn_id: str, after: int) -> Iterator[list[Piece]]:
+    told: str | None = None if after else ""
     quiet_since = time.monotonic()
     while True:
         with app.app_context():
-            running = Turn.find(turn_id).status == "pending"
-            fresh = _saved_pieces(turn_id, after)
+            turn = Turn.find(turn_id)
+            saved = _saved_pieces(turn_id)
+            rest = None if turn.status == "pending" else _whole_text(turn)
+        fresh = [piece for piece in saved if piece[0] > after]
+        if saved:
+            after = saved[-1][0]
+            told = "".join(text for _, text in saved)
         if fresh or time.monotonic() - quiet_since > IDLE_SECONDS:
             yield fresh
             quiet_since = time.monotonic()
-        after = fresh[-1][0] if fresh else after
-        if not running:
+        if rest is not None:
+            # The last words were never saved as pieces: the end came first. Who knows what was told can be told the rest.
+            if told is not None and rest.startswith(told) and rest != told:
+                yield [(after + 1, rest[len(told) :])]
             return
         time.sleep(LOOK_SECONDS)
 
 
-def _saved_pieces(turn_id: str, after: int) -> list[Piece]:
+def _saved_pieces(turn_id: str) -> list[Piece]:
     rows = db.session.execute(
         select(TurnPieces.seq, TurnPieces.texts).where(TurnPieces.turn_id == turn_id).order_by(TurnPieces.seq)
     )
-    pieces = [piece for first, texts in rows for piece in enumerate(json.loads(texts), first)]
-    return [piece for piece in pieces if piece[0] > after]
+    return [piece for first, texts in rows for piece in enumerate(json.loads(texts), first)]
+
+
+def _whole_text(turn: Turn) -> str:
+    outcome = turn.outcome()
+    return outcome.assistant_message.content if outcome.assistant_message else outcome.partial or ""

@@ -214,9 +214,7 @@ class Turn(Base):
                 turn.error_detail = json.dumps(failure.as_dict(), ensure_ascii=False)
                 session.execute(delete(TurnPieces).where(TurnPieces.turn_id == self.id))
                 session.execute(
-                    update(TurnRun)
-                    .where(TurnRun.turn_id == self.id)
-                    .values(partial=partial or None, stop_requested_at=None)
+                    update(TurnRun).where(TurnRun.turn_id == self.id).values(worker="", partial=partial or None)
                 )
         return turn.outcome()
 

@@ -18,7 +18,7 @@ from flask import Flask, current_app
 from sqlalchemy import ForeignKey, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.base import Base, config, db, insert_row, new_id, now, release, stamp, table_of, transaction
+from models.base import Base, config, db, insert_row, new_id, now, stamp, table_of, transaction
 from models.errors import DomainError, TooBusy
 from models.message import Message
 from models.run import Run
@@ -157,42 +157,35 @@ class Worker:
     def _keep_runs(self) -> None:
         """For all answers being written here together: save what is new, renew the leases, hear who wants to stop."""
         runs = list(self._runs.values())
-        if not runs:
-            return
+        fresh = {run: run.pieces[run.saved :] for run in runs if len(run.pieces) > run.saved}
+        renew = time.monotonic() - self._renewed > config().turn_lease_seconds / 6
         for run in runs:
             run.check_deadline()
-        self._save_pieces(runs)
-        for turn_id in self._stop_requests():
-            asked = self._runs.get(turn_id)
-            if asked is not None:
-                asked.stop()
+        if fresh or (runs and renew):
+            self._save(runs, fresh, renew)
+        if runs:
+            self._hear_stops()
 
-    def _stop_requests(self) -> list[str]:
-        query = select(TurnRun.turn_id).where(TurnRun.worker == self.id, TurnRun.stop_requested_at.is_not(None))
-        asked = list(db.session.scalars(query))
-        release()
-        return asked
-
-    def _save_pieces(self, runs: list[Run]) -> None:
-        renew = time.monotonic() - self._renewed > config().turn_lease_seconds / 6
-        fresh = [(run, run.saved, run.pieces[run.saved :]) for run in runs if len(run.pieces) > run.saved]
-        if not fresh and not renew:
-            return
+    def _save(self, runs: list[Run], fresh: dict[Run, list[str]], renew: bool) -> None:
         with transaction() as session:
+            leased = set(session.scalars(select(TurnRun.turn_id).where(TurnRun.worker == self.id)))
             rows = [
-                {"turn_id": run.turn_id, "seq": saved + 1, "texts": json.dumps(texts, ensure_ascii=False)}
-                for run, saved, texts in fresh
-                if run.turn_id in self._runs  # one that ended meanwhile has no lease that pieces could belong to
+                {"turn_id": run.turn_id, "seq": run.saved + 1, "texts": json.dumps(texts, ensure_ascii=False)}
+                for run, texts in fresh.items()
+                if run.turn_id in leased
             ]
             if rows:
                 session.execute(insert(table_of(TurnPieces)), rows)
             if renew:
-                session.execute(
-                    update(TurnRun)
-                    .where(TurnRun.turn_id.in_([run.turn_id for run in runs]))
-                    .values(lease_until=self._lease_end())
-                )
-        for run, saved, texts in fresh:
-            run.saved = saved + len(texts)
-        if renew:
-            self._renewed = time.monotonic()
+                session.execute(update(TurnRun).where(TurnRun.worker == self.id).values(lease_until=self._lease_end()))
+                self._renewed = time.monotonic()
+        for run in runs:
+            run.saved += len(fresh.get(run, []))
+            if run.turn_id not in leased:
+                run.stop()  # its chat was deleted, or we slept and another process took it over: hang up on the model
+
+    def _hear_stops(self) -> None:
+        asked = select(TurnRun.turn_id).where(TurnRun.worker == self.id, TurnRun.stop_requested_at.is_not(None))
+        for turn_id in db.session.scalars(asked).all():
+            if turn_id in self._runs:
+                self._runs[turn_id].stop()

@@ -67,7 +67,7 @@ CREATE TABLE turn_runs (
     stop_requested_at TEXT,
     partial TEXT
 );
-CREATE INDEX ix_turn_runs_stopping ON turn_runs (worker) WHERE stop_requested_at IS NOT NULL;
+CREATE INDEX ix_turn_runs_worker ON turn_runs (worker);
 -- The growing answer, for other processes and in case this one dies: a JSON list of pieces, numbered from seq.
 CREATE TABLE turn_pieces (
     turn_id TEXT NOT NULL REFERENCES turn_runs (turn_id) ON DELETE CASCADE,

@@ -25,7 +25,9 @@ def test_a_new_session_has_the_frozen_shape(reader):
     assert TIME.fullmatch(session["created_at"])
 
 
-@pytest.mark.parametrize("title", ["a", "x" * 100, "会话：测试", "👩‍👩‍👧‍👦 family", "  kept as it is  ", "<b>&amp;", "New Chat"])
+@pytest.mark.parametrize(
+    "title", ["a", "x" * 100, "会话：测试", "👩‍👩‍👧‍👦 family", "  kept as it is  ", "<b>&amp;", "New Chat"]
+)
 def test_a_title_is_kept_as_it_was_given(reader, title):
     session = reader.post(SESSIONS, {"title": title}).json
     assert session["title"] == title
@@ -118,7 +120,17 @@ def test_the_chat_that_changed_last_comes_first(reader):
     assert order() == [second, first, third]
 
 
-TITLES = ["100% sure", "100 percent", "snake_case", "snakeXcase", "back\\slash", "it's", '"quoted"', "中文标题", "plain"]
+TITLES = [
+    "100% sure",
+    "100 percent",
+    "snake_case",
+    "snakeXcase",
+    "back\\slash",
+    "it's",
+    '"quoted"',
+    "中文标题",
+    "plain",
+]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +188,12 @@ def test_a_change_of_nothing_loses_nothing(reader, body):
 
 @pytest.mark.parametrize(
     ("body", "field"),
-    [({"title": "x" * 101}, "title"), ({"title": ""}, "title"), ({"title": 1}, "title"), ({"metadata": []}, "metadata")],
+    [
+        ({"title": "x" * 101}, "title"),
+        ({"title": ""}, "title"),
+        ({"title": 1}, "title"),
+        ({"metadata": []}, "metadata"),
+    ],
 )
 def test_changes_that_cannot_be_change_nothing(reader, body, field):
     chat = reader.new_chat(title="Kept", metadata={"a": 1})
@@ -190,7 +207,9 @@ def test_changes_that_cannot_be_change_nothing(reader, body, field):
 
 def rows_of(app, chat):
     return [
-        execute(app, f"SELECT count(*) FROM {table} WHERE {'id' if table == 'chat_sessions' else 'session_id'} = ?", chat)
+        execute(
+            app, f"SELECT count(*) FROM {table} WHERE {'id' if table == 'chat_sessions' else 'session_id'} = ?", chat
+        )
         for table in TABLES
     ]
 
