@@ -42,7 +42,7 @@ def create_app(settings: Config | None = None, *, serving: bool = False) -> Flas
         schema.bring_up_to_date(settings)
         Turn.interrupt_all_abandoned()
     if serving:
-        worker.now_and_then += [search.index_pending, Turn.interrupt_all_abandoned]
+        worker.now_and_then += [search.catch_up, Turn.interrupt_all_abandoned]
         worker.start_beating()
 
     for door in (start.start, status.status, docs.docs, *api.DOORS):

@@ -18,7 +18,7 @@ from typing import Any, cast
 from flask import Flask, current_app
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Connection, CursorResult, Engine, Executable, Table, event
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from config import Config
@@ -177,27 +177,27 @@ def _prepare(engine: Engine, settings: Config) -> None:
     def begin(connection: Connection) -> None:
         # A read that turns into a write fails at once with "database is locked", whatever the timeout.
         if connection.get_execution_options().get("writes", False):
-            _begin_write(connection, settings.busy_timeout_ms)
+            _begin_write(cast(SQLiteConnection, connection.connection.driver_connection), settings.busy_timeout_ms)
         else:
             connection.exec_driver_sql("BEGIN")
 
 
-def _begin_write(connection: Connection, timeout_ms: int) -> None:
+def _begin_write(connection: SQLiteConnection, timeout_ms: int) -> None:
     """Waits here, not inside SQLite: its own waiting would hold up every other request of this process."""
     deadline = time.monotonic() + timeout_ms / 1000
-    connection.exec_driver_sql("PRAGMA busy_timeout=0")
+    connection.execute("PRAGMA busy_timeout=0")
     try:
         while True:
             try:
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-                cast(Any, connection.connection.driver_connection).writes = True
+                connection.execute("BEGIN IMMEDIATE")
+                connection.writes = True
                 return
-            except OperationalError as error:
+            except sqlite.OperationalError as error:
                 if not is_busy(error) or time.monotonic() > deadline:
-                    raise
+                    raise StorageError(busy=is_busy(error)) from error
             time.sleep(0.02)
     finally:
-        connection.exec_driver_sql(f"PRAGMA busy_timeout={timeout_ms}")
+        connection.execute(f"PRAGMA busy_timeout={timeout_ms}")
 
 
 @contextmanager
@@ -249,8 +249,8 @@ def as_storage_error(error: DBAPIError) -> Exception:
     """What the driver said, as the domain says it; a broken rule of the tables stays what it is: its verb knows why."""
     if isinstance(error, IntegrityError):
         return error
-    return StorageError(busy=is_busy(error))
+    return StorageError(busy=error.orig is not None and is_busy(error.orig))
 
 
-def is_busy(error: DBAPIError) -> bool:
-    return "locked" in str(error.orig) or "busy" in str(error.orig)
+def is_busy(error: BaseException) -> bool:
+    return "locked" in str(error) or "busy" in str(error)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, delete, select, tuple_
+from sqlalchemy import Integer, bindparam, delete, func, select, tuple_
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models import attachments
-from models.base import Base, as_object, config, db, later_than, new_id, now, transaction
+from models.base import Base, as_object, config, db, later_than, new_id, now, run_statement, transaction
 from models.errors import ChatNotFound
 from models.names import DEFAULT_TITLE, title_from
-from models.paging import Page, decode_cursor, encode_cursor
+from models.paging import Page, decode_keyset, encode_cursor
 
 
 class ChatRow(NamedTuple):
@@ -75,32 +75,19 @@ class Chat(Base):
 
     @classmethod
     def page(cls, limit: int, cursor: str | None = None, title_contains: str = "") -> Page[ChatRow]:
-        query = cls.listed().where(cls.deleted_at.is_(None))
+        after = decode_keyset(cursor, "updated_at") if cursor else {}
+        query = LISTED_AFTER if after else LISTED
         if title_contains:
             query = query.where(cls.title.contains(title_contains, autoescape=True))
-        if cursor:
-            updated_at, chat_id = decode_cursor(cursor, updated_at=str, id=str)
-            query = query.where(tuple_(cls.updated_at, cls.id) < tuple_(updated_at, chat_id))
-        rows = [ChatRow._make(row) for row in db.session.execute(query.limit(limit + 1))]
+        rows = [ChatRow._make(row) for row in run_statement(query, most=limit + 1, **after)]
         last = rows[limit - 1] if len(rows) > limit else None
         return Page(rows[:limit], last and encode_cursor(updated_at=last.updated_at, id=last.id))
 
     @classmethod
-    def listed(cls) -> Select[Any]:
-        return (
-            select(
-                cls.id,
-                cls.title,
-                cls.created_at,
-                cls.updated_at,
-                cls.deleted_at,
-                cls.metadata_json,
-                db.func.coalesce(Summary.message_count, 0),
-                Summary.preview,
-            )
-            .outerjoin(Summary, Summary.chat_id == cls.id)
-            .order_by(cls.updated_at.desc(), cls.id.desc())
-        )
+    def rows_of(cls, ids: list[str]) -> dict[str, ChatRow]:
+        """Lines of the list for chats that are known already."""
+        found = db.session.execute(ROWS.where(cls.id.in_(ids)))
+        return {row.id: row for row in map(ChatRow._make, found)}
 
     @property
     def details(self) -> dict[str, Any]:
@@ -159,3 +146,22 @@ class Chat(Base):
             files = attachments.of_chat(chat_id)
             session.execute(delete(cls).where(cls.id == chat_id))
         attachments.remove(files)
+
+
+# Lists are read at every step of every person: their statements are built once.
+ROWS = select(
+    Chat.id,
+    Chat.title,
+    Chat.created_at,
+    Chat.updated_at,
+    Chat.deleted_at,
+    Chat.metadata_json,
+    func.coalesce(Summary.message_count, 0),
+    Summary.preview,
+).outerjoin(Summary, Summary.chat_id == Chat.id)
+LISTED = (
+    ROWS.where(Chat.deleted_at.is_(None))
+    .order_by(Chat.updated_at.desc(), Chat.id.desc())
+    .limit(bindparam("most", type_=Integer))
+)
+LISTED_AFTER = LISTED.where(tuple_(Chat.updated_at, Chat.id) < tuple_(bindparam("moment"), bindparam("last_id")))

@@ -51,7 +51,7 @@ def _from_database(app: Flask, turn_id: str, after: int) -> Iterator[list[Piece]
             yield fresh
             quiet_since = time.monotonic()
         if rest is not None:
-            # The last words were never saved as pieces: the end came first. Who knows what was told can be told the rest.
+            # The last words were never saved as pieces: the end came first. Where we know what was told, tell the rest.
             if told is not None and rest.startswith(told) and rest != told:
                 yield [(after + 1, rest[len(told) :])]
             return

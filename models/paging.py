@@ -36,3 +36,9 @@ def decode_cursor(cursor: str, **types: type) -> list[Any]:
     if not isinstance(keys, dict) or {name: type(value) for name, value in keys.items()} != types:
         raise InvalidCursor()
     return [keys[name] for name in types]
+
+
+def decode_keyset(cursor: str, time_key: str) -> dict[str, str]:
+    """The two values by which lists go on: the time of the last row seen, and its id."""
+    moment, last_id = decode_cursor(cursor, **{time_key: str, "id": str})
+    return {"moment": moment, "last_id": last_id}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from adapters.values import Messages
 from models import attachments, tokens
 from models.base import config
-from models.message import Message
+from models.message import Message, MessageRow
 
 DEFAULT_SYSTEM_PROMPT = (
     "You are the assistant in Holdfast, a chat that people use at work. Answer in the language of the question, "
@@ -34,9 +34,9 @@ class Prompt:
         return cls([{"role": "system", "content": system}, *map(_as_sent, history)])
 
 
-def _newest_that_fit(chat_id: str, question_id: str | None, limit: int, budget: int) -> list[Message]:
+def _newest_that_fit(chat_id: str, question_id: str | None, limit: int, budget: int) -> list[MessageRow]:
     """The question itself always goes, whatever it costs; before it, the newest ones that fit, oldest first."""
-    taken: list[Message] = []
+    taken: list[MessageRow] = []
     for message in Message.backwards(chat_id):
         if not taken:
             if message.id == question_id:
@@ -53,11 +53,11 @@ def _newest_that_fit(chat_id: str, question_id: str | None, limit: int, budget: 
     return taken[::-1]
 
 
-def _cost(message: Message) -> int:
+def _cost(message: MessageRow) -> int:
     return tokens.estimate(message.content) if message.token_count is None else message.token_count
 
 
-def _as_sent(message: Message) -> dict[str, object]:
+def _as_sent(message: MessageRow) -> dict[str, object]:
     path = message.details.get("img_path")
     image = attachments.as_data_url(path) if isinstance(path, str) else None
     if image is None:

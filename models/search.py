@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -140,6 +141,13 @@ def index_pending(limit: int = 400) -> int:
     return len(ids)
 
 
+def catch_up(seconds: float = 0.5) -> None:
+    """Works off what waits, for so long at most: a big import takes its time, and leaves time to others."""
+    until = time.monotonic() + seconds
+    while index_pending() and time.monotonic() < until:
+        pass
+
+
 def rebuild() -> None:
     """Starts over with an empty index: everything waits, and is found by reading until `index_pending` has taken it."""
     with transaction():
@@ -181,8 +189,7 @@ class Query:
 
 
 def _found(hits: dict[str, list[Entry]], query: Query) -> list[Found]:
-    rows = db.session.execute(Chat.listed().where(Chat.id.in_(list(hits))))
-    chats = {row.id: row for row in map(ChatRow._make, rows)}
+    chats = Chat.rows_of(list(hits))
     return [Found(chats[chat_id], _matches(entries, query)) for chat_id, entries in hits.items()]
 
 

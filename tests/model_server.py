@@ -16,6 +16,7 @@ Without one the answer is `You said: <the question>`.
     !no-done              finish_reason, but no [DONE]      !malformed            an event that is not JSON
     !linger               stays open after [DONE]           !error-in-stream      words, then an error object
     !hang-body STATUS     half an error body, then silence
+    !finish-with-every-word TEXT
     !close                Connection: close, not chunked    !redirect             302 to another path
     !picky                400 when asked stream_options     !429 S [TEXT]         Retry-After: S
     !raw JSON-STRING      these bytes instead of HTTP       !STATUS [TEXT]        any other error status
@@ -438,6 +439,15 @@ async def noisy(exchange: Exchange, text: str) -> None:
     exchange.close_body()
 
 
+@directive("finish-with-every-word")
+async def finish_with_every_word(exchange: Exchange, text: str) -> None:
+    exchange.head()
+    for word in words_of(text):
+        exchange.send(event(word, "stop"))
+        await asyncio.sleep(0.2)
+    await exchange.end(1)
+
+
 @directive("plain")
 async def plain(exchange: Exchange, text: str) -> None:
     exchange.whole(text or "You said nothing")
@@ -509,9 +519,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True
-        self.server.connections.discard(self)
         if self.task is not None:
+            self.record["closed_early"] = True
             self.task.cancel()
+        self.server.connections.discard(self)
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -538,6 +549,7 @@ class Connection(asyncio.Protocol):
         body = json.loads(rest[:length]) if length else None
         record = {"method": method, "path": path, "headers": headers, "body": body, "at": time.time()}
         record |= {"words_sent": 0, "finished": False, "closed_early": False}
+        self.record = record
         self.server.log.append(record)
         self.task = asyncio.ensure_future(self.handle(record))
 
@@ -547,7 +559,6 @@ class Connection(asyncio.Protocol):
             await self.route(exchange, record["method"], record["path"])
             record["finished"] = True
         except asyncio.CancelledError:
-            record["closed_early"] = True
             return
         except Exception as error:
             # The script is at fault, not the client: say so where the test can see it.

@@ -272,7 +272,9 @@ class OpenAI:
                         yield delta
                     if answer.fault:
                         raise answer.fault
-                    if answer.finished and not response.raw.closed:
+                    # Some servers say finish_reason with every word: only one without a word is the end. And a body
+                    # that is over has given its connection back: that is no longer ours to change.
+                    if (answer.done or (answer.finished and not delta)) and not response.raw.closed:
                         call.sock.settimeout(AFTER_DONE if answer.done else AFTER_FINISH)
                     if answer.done:
                         # Only a connection whose body was read to its end can be used again.
@@ -336,7 +338,7 @@ class OpenAI:
     def _told(self, error: Exception) -> AdapterError:
         """The error in words for a person, without the key: a server may have sent it back to us."""
         fault = error if isinstance(error, AdapterError) else _fault(error)
-        message = fault.message.replace(self._key, "[key]") if self._key else fault.message
+        message = (fault.message.replace(self._key, "[key]") if self._key else fault.message)[:500]
         if fault.kind == "connection":
             message = f"{self._base_url.rpartition('//')[2].partition('/')[0].rpartition('@')[2]}: {message}"
         return AdapterError(fault.kind, message, permanent=fault.permanent)
@@ -355,8 +357,8 @@ def _text(content: Any) -> str:
 
 def _usage(told: Any) -> Usage | None:
     match told:
-        case {"prompt_tokens": int(prompt), "completion_tokens": int(completion)} if max(prompt, completion) < 2**31:
-            return Usage(prompt, completion)
+        case {"prompt_tokens": int(prompt), "completion_tokens": int(answer)} if {prompt >> 31, answer >> 31} == {0}:
+            return Usage(prompt, answer)
     return None
 
 
@@ -382,9 +384,9 @@ def _refusal(response: requests.Response, detail: bytes) -> AdapterError:
     plain = f"HTTP {status} {responses.get(status, '')}".strip()
     if status < 400:
         return AdapterError("backend", f"The model server redirects elsewhere ({plain}); redirects are not followed.")
-    message = _dig(detail) or plain
-    if wait := _dig(response.headers.get("Retry-After", "")[:40]):
-        message += f" (try again in {wait} seconds)" if wait.isdigit() else f" (try again after {wait})"
+    wait = _dig(response.headers.get("Retry-After", "")[:40])
+    hint = f"Try again in {wait} seconds: " if wait.isdigit() else f"Try again after {wait}: "
+    message = (hint if wait else "") + (_dig(detail) or plain)
     return AdapterError("backend", message, permanent=status in (400, 401, 403, 404))
 
 
@@ -397,7 +399,7 @@ def _dig(said: Any) -> str:
         except (ValueError, RecursionError):
             return "" if text.lstrip().startswith("<") else _dig(text)
     if isinstance(said, str):
-        return "".join(character for character in " ".join(said.split()) if character.isprintable())[:500]
+        return "".join(character for character in " ".join(said.split()) if character.isprintable())
     if isinstance(said, list):
         return _dig(said[0]) if said else ""
     if isinstance(said, dict):

@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from models.base import as_object
 from models.chat import Chat, ChatRow
-from models.message import Message
+from models.message import Message, MessageRow
 from models.names import preview_of
 from models.outcome import Ask, Outcome
 from models.search import Found
@@ -415,7 +415,7 @@ def session_row(row: ChatRow) -> dict[str, Any]:
     }
 
 
-def message_out(message: Message) -> dict[str, Any]:
+def message_out(message: Message | MessageRow) -> dict[str, Any]:
     return {
         "id": message.id,
         "session_id": message.session_id,

@@ -105,7 +105,7 @@ def test_a_failed_turn_ends_with_final_too(talker, query, kinds):
 
 def test_a_stream_is_kept_open_while_nothing_comes(talker, monkeypatch):
     monkeypatch.setattr("models.run.IDLE_SECONDS", 0.02)
-    _, stream, turn = begin(talker, "!sleep-headers 0.3 !say at last")
+    _, stream, _ = begin(talker, "!sleep-headers 0.3 !say at last")
     events = stream.rest()
     assert stream.comments
     assert types(events) == ["delta", "sources", "final"]
@@ -144,7 +144,7 @@ def test_a_replay_over_a_stream(talker, query):
 
 
 def test_conflicts_over_a_stream(talker):
-    chat, stream, turn = begin(talker, "!hang-after 1")
+    chat, _, turn = begin(talker, "!hang-after 1")
     path = f"{SESSIONS}/{chat}/turn:stream"
     same = {"request_id": turn, "query": "!hang-after 1"}
     assert refused(talker.post(path, same), 409, "IDEMPOTENCY_CONFLICT")["existing_status"] == "pending"
@@ -323,7 +323,8 @@ def test_stopping_a_plain_turn_from_another_tab(talker):
 
     def stop():
         tab = talker.another_tab()
-        wait_for(lambda: "delta" in types([tab.attach(turn).next("delta")]) if tab.turn(turn).status_code == 200 else 0)
+        wait_for(lambda: tab.turn(turn).status_code == 200)
+        tab.attach(turn).next("delta")
         return tab.stop(turn).json
 
     answered, stopped = at_once(ask, stop)

@@ -259,7 +259,7 @@ def test_the_plain_reason_is_the_servers_own(talker):
 def test_a_model_server_that_is_not_there(make_app):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        url = "http://127.0.0.1:{}/v1".format(unused.getsockname()[1])
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
     client = Talker(make_app(llm_base_url=url, llm_model="m").test_client())
     body = client.ask(client.new_chat(), "hello").json
     assert (body["status"], body["error"]["code"], body["error"]["kind"]) == ("failed", "LLM_ERROR", "connection")

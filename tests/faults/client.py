@@ -14,6 +14,8 @@ import requests
 
 from tests.server import Server
 
+ONCE = {"Connection": "close"}  # a server that is told to end waits for connections that are kept
+
 
 class Client:
     def __init__(self, server: Server) -> None:
@@ -35,11 +37,11 @@ class Client:
 
     def ask_streamed(self, chat: str, query: str, request_id: str | None = None) -> Listener:
         path = f"/api/chat/sessions/{chat}/turn:stream"
-        return Listener(lambda: self.server.post(path, question(query, request_id), stream=True)).begin()
+        return Listener(lambda: self.server.post(path, question(query, request_id), stream=True, headers=ONCE)).begin()
 
     def attach(self, turn: str, **query: Any) -> Listener:
         path = f"/api/chat/turns/{turn}/stream"
-        return Listener(lambda: self.server.get(path, params=query, stream=True)).begin()
+        return Listener(lambda: self.server.get(path, params=query, stream=True, headers=ONCE)).begin()
 
     def turn(self, turn: str) -> dict[str, Any]:
         response = self.server.get(f"/api/chat/turns/{turn}")
