@@ -8,11 +8,14 @@ if __name__ == "__main__":
 
     server.main()
 
+from contextlib import suppress
+
 from flask import Flask
 
 import cli
 from config import Config
 from models import base, schema, search
+from models.errors import StorageError
 from models.turn import Turn
 from models.worker import Worker
 from routes import api, docs, errors, gates, start, status
@@ -40,7 +43,8 @@ def create_app(settings: Config | None = None, *, serving: bool = False) -> Flas
     app.extensions["worker"] = worker = Worker(app, settings.data_dir / "run")
     with app.app_context():
         schema.bring_up_to_date(settings)
-        Turn.interrupt_all_abandoned()
+        with suppress(StorageError):  # locked just now: the beat will do it
+            Turn.interrupt_all_abandoned()
     if serving:
         worker.now_and_then += [search.catch_up, Turn.interrupt_all_abandoned]
         worker.start_beating()

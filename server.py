@@ -30,7 +30,7 @@ class Server(BaseApplication):
             "worker_connections": settings.max_connections,
             "backlog": 2048,
             "keepalive": 30,
-            "graceful_timeout": 10,
+            "graceful_timeout": 5,
             "loglevel": "warning" if settings.log_level == "INFO" else settings.log_level.lower(),
             "post_worker_init": announce,
             "proc_name": "holdfast",
@@ -40,16 +40,27 @@ class Server(BaseApplication):
 
     def load(self) -> Flask:
         # Here we are in the worker, after the fork: no connection is ever carried over one.
+        from sqlalchemy.exc import DBAPIError
+
         from app import create_app
         from models.base import Aside
+        from models.errors import StorageError
         from models.schema import SchemaError
 
         Aside.run = gevent.get_hub().threadpool.apply
         try:
             return create_app(self.settings, serving=True)
         except SchemaError as error:
-            print(error, file=sys.stderr, flush=True)
-            sys.exit(4)  # gunicorn's word for "do not try again"
+            reason = str(error)
+        except (StorageError, OSError, DBAPIError) as error:
+            cause = error.__cause__ or error
+            reason = (
+                f"Holdfast cannot use {self.settings.database_file}: {getattr(cause, 'orig', None) or cause}. Check that "
+                "the file is a Holdfast database, and that it and its folder belong to the user who runs Holdfast. "
+                "Nothing was changed."
+            )
+        print(reason, file=sys.stderr, flush=True)
+        sys.exit(4)  # gunicorn's word for "do not try again"
 
 
 def announce(worker: Any) -> None:

@@ -12,7 +12,7 @@ from adapters.errors import Aborted, AdapterError
 from adapters.providers import Provider
 from adapters.values import Options
 from models import setting
-from models.base import config, release
+from models.base import release
 from models.errors import DomainError, StorageError
 from models.outcome import STOPPED, Ask, Failure, Outcome, Reply
 from models.prompt import Prompt
@@ -24,6 +24,8 @@ Done = TypeVar("Done")
 
 # Words closer together than this were waiting for us already: they are read to their end before the next rest.
 BURST_SECONDS = 0.002
+# While the database is locked nobody else can write either: there is no hurry. A full disk is seldom mended soon.
+LOCK_PATIENCE, FAULT_PATIENCE = 600.0, 10.0
 
 
 class StoppedEmpty(Exception):
@@ -89,14 +91,13 @@ def _record_failure(turn: Turn, run: Run, failure: Failure) -> Outcome:
 
 
 def patiently(step: Callable[[], Done]) -> Done:
-    """An answer that is there must not be lost to a database that is locked or full for a moment."""
-    give_up = time.monotonic() + 2 * config().busy_timeout_ms / 1000
-    pause = 0.1
+    """An answer that is there must not be lost to a database that is locked or full for a while."""
+    began, pause = time.monotonic(), 0.1
     while True:
         try:
             return step()
         except StorageError as error:
-            if time.monotonic() > give_up or (not error.busy and pause > 1):
+            if time.monotonic() - began > (LOCK_PATIENCE if error.busy else FAULT_PATIENCE):
                 raise
         time.sleep(pause)
-        pause *= 2
+        pause = min(pause * 2, 2.0)

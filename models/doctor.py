@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from adapters.errors import AdapterError
 from models import schema, search, setting
-from models.base import config, db, sqlite_module, transaction
+from models.base import check_writable, config, db, sqlite_module
 from models.errors import StorageError
 
 SAFE_SQLITE = (3, 51, 3)
@@ -40,8 +40,7 @@ def _sqlite() -> Finding:
 def _database() -> Iterator[Finding]:
     file = config().database_file
     try:
-        with transaction():
-            pass
+        check_writable()
         yield Finding(True, f"The database {file} can be written")
     except StorageError as error:
         yield Finding(

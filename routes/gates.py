@@ -44,7 +44,7 @@ def set_up(app: Flask, settings: Config) -> None:
     def add_headers(response: Response) -> Response:
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
-        if request.endpoint != "static":
+        if request.endpoint != "static" or response.status_code >= 400:
             response.headers.setdefault("Cache-Control", "no-store")
         return response
 

@@ -7,7 +7,7 @@ from typing import Any
 from flask import Blueprint, current_app
 
 from models import search, setting
-from models.base import config, sqlite_module, transaction
+from models.base import check_writable, config, sqlite_module
 from models.errors import StorageError
 from routes.api.contract import endpoint
 from routes.api.schemas import ConfigOut, HealthOut, ReadyOut
@@ -44,7 +44,7 @@ def current() -> Any:
 
 def _database_is_writable() -> bool:
     try:
-        with transaction():
-            return True
+        check_writable()
     except StorageError:
         return False
+    return True
