@@ -55,9 +55,9 @@ class Server(BaseApplication):
         except (StorageError, OSError, DBAPIError) as error:
             cause = error.__cause__ or error
             reason = (
-                f"Holdfast cannot use {self.settings.database_file}: {getattr(cause, 'orig', None) or cause}. Check "
-                "that the file is a Holdfast database, and that it and its folder belong to the user who runs Holdfast. "
-                "Nothing was changed."
+                f"Holdfast cannot use {self.settings.database_file}: {getattr(cause, 'orig', None) or cause}.\n"
+                "Check that the file is a Holdfast database, and that it and its folder belong to the user who runs "
+                "Holdfast. Nothing was changed."
             )
         print(reason, file=sys.stderr, flush=True)
         sys.exit(4)  # gunicorn's word for "do not try again"

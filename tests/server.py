@@ -37,7 +37,8 @@ class Server:
         self.kill()
 
     def start(self) -> Server:
-        """Waits until it says where it listens."""
+        """Waits until it says where it listens; where it ends instead, says what it said."""
+        self.url = ""
         environment = {name: value for name, value in os.environ.items() if name not in {"LLM_BASE_URL", "LLM_MODEL"}}
         self.process = subprocess.Popen(
             self.command,
@@ -51,7 +52,8 @@ class Server:
         )
         listening = threading.Event()
         threading.Thread(target=self._read_output, args=(listening,), daemon=True).start()
-        if not listening.wait(30):
+        listening.wait(30)
+        if not self.url:
             self.kill()
             raise RuntimeError("The server did not start:\n" + "".join(self.output))
         return self
@@ -63,6 +65,7 @@ class Server:
             if found := re.search(r"serving on (http://\S+)", line):
                 self.url = found[1]
                 listening.set()
+        listening.set()
 
     def kill(self, how: int = signal.SIGKILL) -> None:
         """The whole process group at once, as a power cut would."""

@@ -32,7 +32,7 @@ ENGLISH = Words(
         "I am Holdfast's built-in reader. I work without a model server: I cannot reason or write for you, but I can "
         "find what was said in this chat. Ask me for a word or a topic from it, for your first or last message, or how "
         "many messages there are.\n\nFor real conversations, connect a model server: set `LLM_BASE_URL` and "
-        "`LLM_MODEL` (Ollama, llama.cpp, vLLM, LM Studio or any service that speaks the OpenAI API) and start Holdfast again."
+        "`LLM_MODEL` (Ollama, llama.cpp, vLLM, LM Studio or any service that speaks the OpenAI API) and start again."
     ),
     found="From earlier in this chat:",
     nothing=(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
-from http.client import HTTPException, responses
+from http.client import HTTPException, RemoteDisconnected, responses
 from http.cookiejar import DefaultCookiePolicy
 from itertools import chain
 from typing import Any
@@ -20,7 +20,7 @@ from requests.adapters import HTTPAdapter
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ProtocolError
 
 from adapters.errors import Aborted, AdapterError
 from adapters.values import Cancel, Delta, Messages, Options, Usage
@@ -30,6 +30,7 @@ READ_SIZE = 65_536
 # Servers close a connection that has idled for some seconds (uvicorn: 5). A question that crosses such a close on its
 # way may not be asked again, since it may have been heard: so only connections that rested for less are used again.
 REUSE_WITHIN = 3.0
+UNHEARD_WITHIN = 0.5
 # What follows finish_reason (the usage, [DONE]) or the head of a refusal, and what follows [DONE] (the end of the body,
 # which lets the connection be used again), comes at once or is not worth waiting for.
 AFTER_FINISH, AFTER_DONE = 2.0, 0.1
@@ -45,6 +46,8 @@ class _Call:
 
     line: _Line | None = None
     sock: Any = None
+    on_used_line = False
+    wants_new_line = False
 
     def __init__(self, cancel: Cancel) -> None:
         self.cancel = cancel
@@ -78,8 +81,9 @@ class _Line(HTTPConnection):
         call: _Call = _calling.call
         with _cutting:
             self.call = call
-        if self.sock is not None and self._is_stale():
+        if self.sock is not None and (call.wants_new_line or self._is_stale()):
             self.close()
+        call.on_used_line = self.sock is not None
         if self.sock is None:
             self.connect()
         call.line, call.sock = self, self.sock
@@ -305,10 +309,25 @@ class OpenAI:
             raise Aborted
         if not (self._key.isascii() and self._key.isprintable()):
             raise AdapterError("connection", "The API key has characters that cannot be sent.", permanent=True)
+        began = time.monotonic()
+        try:
+            response = self._send_once(call, method, path, **body)
+        except requests.ConnectionError as error:
+            # llama.cpp closes a kept connection without a word when its answer took long. It closed before it heard us:
+            # on a used line, at once and without a byte. Only then is the question put again, on a new line.
+            unheard = call.on_used_line and _hung_up(error) and time.monotonic() - began < UNHEARD_WITHIN
+            if not unheard or call.cancel.aborted:
+                raise
+            call.wants_new_line = True
+            response = self._send_once(call, method, path, **body)
+        response.raw.decode_content = "Content-Encoding" in response.headers
+        return response
+
+    def _send_once(self, call: _Call, method: str, path: str, **body: Any) -> requests.Response:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         _calling.call = call
         try:
-            response = self._session.request(
+            return self._session.request(
                 method,
                 self._base_url + path,
                 headers=headers,
@@ -319,8 +338,6 @@ class OpenAI:
             )
         finally:
             del _calling.call
-        response.raw.decode_content = "Content-Encoding" in response.headers
-        return response
 
     def _pieces(self, response: requests.Response, call: _Call) -> Iterator[bytes]:
         read, cancel, left = response.raw.read1, call.cancel, self._max_bytes
@@ -342,6 +359,12 @@ class OpenAI:
         if fault.kind == "connection":
             message = f"{self._base_url.rpartition('//')[2].partition('/')[0].rpartition('@')[2]}: {message}"
         return AdapterError(fault.kind, message, permanent=fault.permanent)
+
+
+def _hung_up(error: requests.ConnectionError) -> bool:
+    """An orderly close without a byte; a reset is something else."""
+    broken = error.args[0] if error.args else None
+    return isinstance(broken, ProtocolError) and any(isinstance(part, RemoteDisconnected) for part in broken.args)
 
 
 def _as_stream(pieces: Iterator[bytes]) -> Iterator[bytes]:

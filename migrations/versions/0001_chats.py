@@ -51,7 +51,12 @@ HOUSE = """
 ALTER TABLE chat_sessions ADD COLUMN title_source TEXT;
 
 -- One turn at a time per chat, by the database's own word. Turns left by an older program cannot be running any more.
-UPDATE chat_turns SET status = 'failed',
+UPDATE chat_messages SET metadata_json = json_set(
+    CASE WHEN NOT json_valid(metadata_json) THEN '{}' WHEN json_type(metadata_json) = 'object' THEN metadata_json
+    ELSE '{}' END,
+    '$.error', json('{"code": "INTERRUPTED", "message": "The program stopped before the answer was complete."}'))
+    WHERE id IN (SELECT user_message_id FROM chat_turns WHERE status = 'pending' AND assistant_message_id IS NULL);
+UPDATE chat_turns SET status = 'failed', completed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'),
     error_detail = '{"code": "INTERRUPTED", "message": "The program stopped before the answer was complete."}'
     WHERE status = 'pending';
 CREATE UNIQUE INDEX ux_chat_turns_running ON chat_turns (session_id) WHERE status = 'pending';

@@ -11,6 +11,7 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     StrictFloat,
     StrictInt,
@@ -68,6 +69,11 @@ def _query_length(value: str) -> str:
     return value
 
 
+def _whole(value: Any) -> Any:
+    """JSON has one kind of numbers: 7.0 is a whole one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _mode(value: Any) -> Any:
     if isinstance(value, str) and value not in MODES:
         raise PydanticCustomError("INVALID_MODE", "The mode must be one of: {modes}.", {"modes": ", ".join(MODES)})
@@ -107,7 +113,11 @@ Mode = Annotated[StrictStr, BeforeValidator(_mode), WithJsonSchema({"type": "str
 Temperature = Annotated[
     StrictFloat | StrictInt, Field(ge=0, le=2), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 2})
 ]
-MaxTokens = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
+MaxTokens = Annotated[StrictInt, Field(ge=1, le=1_000_000), BeforeValidator(_whole)]
+TopK = Annotated[StrictInt, Field(ge=1, le=1000), BeforeValidator(_whole)]
+HistoryLimit = Annotated[StrictInt, Field(ge=0, le=1000), BeforeValidator(_whole)]
+HistoryTokens = Annotated[StrictInt, Field(ge=0, le=10_000_000), BeforeValidator(_whole)]
+VariantIndex = Annotated[StrictInt, Field(ge=0, le=2**31), BeforeValidator(_whole)]
 
 
 # Requests
@@ -160,8 +170,8 @@ class TurnRequest(Body):
     multimodal_content: Image | None = None
     max_tokens: MaxTokens | None = None
     temperature: Temperature | None = None
-    history_limit: Annotated[StrictInt, Field(ge=0, le=1000)] | None = None
-    max_history_tokens: Annotated[StrictInt, Field(ge=0, le=10_000_000)] | None = None
+    history_limit: HistoryLimit | None = None
+    max_history_tokens: HistoryTokens | None = None
 
     def ask(self) -> Ask:
         image = self.multimodal_content or Image()
@@ -184,8 +194,8 @@ class RetryRequest(Body):
     mode: Mode = "hybrid"
     max_tokens: MaxTokens | None = None
     temperature: Temperature | None = None
-    history_limit: Annotated[StrictInt, Field(ge=0, le=1000)] | None = None
-    max_history_tokens: Annotated[StrictInt, Field(ge=0, le=10_000_000)] | None = None
+    history_limit: HistoryLimit | None = None
+    max_history_tokens: HistoryTokens | None = None
 
     def ask(self, message_id: str) -> Ask:
         return Ask(
@@ -199,17 +209,24 @@ class RetryRequest(Body):
         )
 
 
+def _only(name: str) -> dict[str, Any]:
+    other = "variant_index" if name == "content" else "content"
+    return {"required": [name], "properties": {name: {"not": {"type": "null"}}, other: {"type": "null"}}}
+
+
 class MessageChange(Body):
     """Exactly one of the two: other words for a question, or another version of an answer."""
 
+    model_config = ConfigDict(json_schema_extra={"oneOf": [_only("content"), _only("variant_index")]})
+
     content: Question | None = None
-    variant_index: Annotated[StrictInt, Field(ge=0, le=2**31)] | None = None
+    variant_index: VariantIndex | None = None
 
 
 class StatelessRequest(Body):
     query: Question
     mode: Mode = "hybrid"
-    top_k: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
+    top_k: TopK | None = None
     max_tokens: MaxTokens | None = None
     temperature: Temperature | None = None
 

@@ -101,7 +101,7 @@ def test_messages_that_nobody_counted_are_estimated(talker):
 def test_the_history_has_no_holes(talker):
     """What does not fit ends it: a model must not read an answer without its question."""
     chat = add_session(talker.app)
-    for number, size in enumerate((10, 10, 7900, 10)):
+    for number, size in enumerate((10, 10, 7990, 10)):
         add_message(talker.app, chat, "user", f"m{number}", DAY.format(number), tokens=size)
     talker.talk(chat, "!say next")
     assert sent(talker) == ["m3", "!say next"]

@@ -80,7 +80,7 @@ def test_names_are_made_by_the_server(talker):
     [
         encoded(PNG),
         f"data:image/png;base64,{encoded(PNG)}",
-        base64.encodebytes(PNG * 1).decode(),
+        base64.encodebytes(PNG).decode(),
     ],
     ids=["plain", "a data URL", "with line breaks"],
 )

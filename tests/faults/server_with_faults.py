@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-import server
+import server  # noqa: E402, found by the line above
 
 Steps = dict[str, Callable[[], None]]
 
@@ -75,7 +75,7 @@ def steps() -> Steps:
     def after_pieces(count: int) -> Callable[..., None]:
         return lambda run, *_: die() if len(run.pieces) >= count else None
 
-    def after_saving(_worker: Worker, runs: list[Run]) -> None:
+    def after_saving(_worker: Worker, runs: list[Run], *_: Any) -> None:
         if any(run.saved for run in runs):
             die()
 
@@ -87,8 +87,8 @@ def steps() -> Steps:
         "before the model is asked": lambda: wrap(answering, "listen", before=die),
         "after the first piece": lambda: wrap(Run, "append", after=after_pieces(1)),
         "after four pieces": lambda: wrap(Run, "append", after=after_pieces(4)),
-        "before pieces are saved": lambda: die_at_commit_in(Worker, "_save_pieces"),
-        "after pieces were saved": lambda: wrap(Worker, "_save_pieces", after=after_saving),
+        "before pieces are saved": lambda: die_at_commit_in(Worker, "_save"),
+        "after pieces were saved": lambda: wrap(Worker, "_save", after=after_saving),
         "before the answer is stored": lambda: wrap(Turn, "complete", before=die),
         "before the answer's commit": lambda: die_at_commit_in(Turn, "complete"),
         "after the answer's commit": lambda: wrap(Turn, "complete", after=die),

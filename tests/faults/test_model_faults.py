@@ -1,4 +1,4 @@
-"""Everything a model server can do wrong, through the API: a sentence for people, a true record, and the chat goes on."""
+"""Everything a model server can do wrong, by the API: a sentence for people, a true record, and the chat goes on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAULTS = {
     "an empty answer": Fault("!plain  ", "backend", "empty answer", " "),
     "malformed": Fault("!malformed", "backend", "not a chat completion", "w1"),
     "no HTTP": Fault('!raw "SSH-2.0-OpenSSH_9.6\\r\\n"', "backend", "did not answer in HTTP"),
-    "too many": Fault("!429 7", "backend", "Rate limit reached (try again in 7 seconds)"),
+    "too many": Fault("!429 7", "backend", "try again in 7 seconds"),
     "out of memory": Fault("!500 CUDA out of memory", "backend", "CUDA out of memory"),
     "unavailable": Fault("!503", "backend", "Service Unavailable"),
     "wrong key": Fault("!401 Incorrect API key provided", "backend", "Incorrect API key provided"),
