@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from sqlalchemy import BindParameter, ForeignKey, bindparam, delete, func, select, update
@@ -13,7 +14,14 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models import attachments
 from models.base import Base, db, insert_row, later_than, now, release, run_statement, table_of, transaction
 from models.chat import Chat
-from models.errors import ChatNotFound, IdempotencyConflict, NotLatestMessage, TurnInProgress, TurnNotFound
+from models.errors import (
+    ChatNotFound,
+    IdempotencyConflict,
+    NotLatestMessage,
+    StorageError,
+    TurnInProgress,
+    TurnNotFound,
+)
 from models.message import Message
 from models.outcome import INTERRUPTED, Ask, Failure, Outcome, Reply
 from models.run import Run
@@ -165,7 +173,8 @@ class Turn(Base):
         turn = db.session.get(cls, turn_id)
         if turn is None:
             raise TurnNotFound()
-        turn.interrupt_if_abandoned()
+        with suppress(StorageError):  # locked just now: it stands as pending, and the beat will end it
+            turn.interrupt_if_abandoned()
         return turn
 
     # Ending.

@@ -313,8 +313,8 @@ class OpenAI:
         try:
             response = self._send_once(call, method, path, **body)
         except requests.ConnectionError as error:
-            # llama.cpp closes a kept connection without a word when its answer took long. It closed before it heard us:
-            # on a used line, at once and without a byte. Only then is the question put again, on a new line.
+            # llama.cpp closes kept connections when it likes, without a word. Such a close, before it heard us, shows
+            # on a used line, at once, orderly and without a byte: only then is the question put again (ADR 9).
             unheard = call.on_used_line and _hung_up(error) and time.monotonic() - began < UNHEARD_WITHIN
             if not unheard or call.cancel.aborted:
                 raise

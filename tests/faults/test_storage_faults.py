@@ -213,7 +213,7 @@ def fill(client: Client, chat: str, most: int = 60) -> list[dict]:
     """Asks long questions, which are answered shortly, until the disk is full; last comes what was refused."""
     acknowledged = []
     for number in range(most):
-        response = client.post_turn(chat, f"!stamped 1 1000 {number} " + "long " * 8000)
+        response = client.post_turn(chat, f"!stamped 1 1000 {number} " + "long " * 30_000)
         if response.status_code != 200 or response.json()["status"] != "completed":
             return [*acknowledged, response.json()]
         acknowledged.append(response.json())
