@@ -36,7 +36,7 @@ def describe() -> dict[str, Any]:
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "summary": endpoint.summary,
+        "summary": endpoint.summary.replace("`", ""),
         "tags": [endpoint.group],
         "operationId": f"{endpoint.method.lower()}{re.sub('[^a-z]+', '_', _braced(endpoint.path))}".rstrip("_"),
         "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint)],

@@ -218,7 +218,7 @@ def test_a_reader_sees_the_answer_and_the_end_of_the_turn_or_neither(talker):
 FAULTS = [
     ("!500 The model is on fire", "backend", "The model is on fire"),
     ("!401 Wrong key", "backend", "Wrong key"),
-    ("!429 7 Slow down", "backend", "Slow down (try again in 7 seconds)"),
+    ("!429 7 Slow down", "backend", "Slow down"),
     ("!error-in-stream Out of memory", "backend", "Out of memory"),
     ("!html", "backend", "web page"),
     ("!empty-choices", "backend", "model server"),
