@@ -87,6 +87,8 @@ def _url(text: str) -> str:
     parts = urlsplit(text)
     if not parts.hostname or parts.port == 0 or re.search(r"\s", text):
         raise ValueError("must name a server, such as http://127.0.0.1:11434/v1")
+    if "@" in parts.netloc:
+        raise ValueError("must not carry a password, since it is shown in the settings; there is a key for that")
     return text.rstrip("/")
 
 

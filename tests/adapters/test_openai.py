@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 import pytest
 import requests
 
+from adapters import http
 from adapters.errors import Aborted, AdapterError
-from adapters.providers import openai, providers
+from adapters.providers import openai, openai_stream, providers
 from adapters.providers.openai import OpenAI
 from adapters.values import Cancel, Delta, Options, Usage
 from tests.model_server import CHINESE, ModelServer, numbered
@@ -266,7 +267,7 @@ def test_a_whole_object_over_several_lines(provider):
 
 
 def test_a_long_line_in_small_pieces_costs_no_more_than_its_length():
-    answer, started = openai._Answer(), time.process_time()
+    answer, started = openai_stream.Answer(), time.process_time()
     for _ in range(200_000):
         assert answer.feed(b"some twenty bytes...") is None
     assert time.process_time() - started < 2.0
@@ -323,7 +324,7 @@ def test_a_server_that_hangs(server, question, before):
 
 @pytest.mark.parametrize(("status", "words"), [(500, "half a sen"), (302, "redirects are not followed")])
 def test_a_refusal_whose_words_do_not_come_is_not_waited_for(provider, monkeypatch, status, words):
-    monkeypatch.setattr(openai, "AFTER_FINISH", 0.2)
+    monkeypatch.setattr(http, "AFTER_REFUSAL", 0.2)
     started = time.monotonic()
     assert words in fault(provider, f"!hang-body {status}").message
     assert time.monotonic() - started < 5.0
@@ -523,7 +524,7 @@ def test_a_server_that_does_not_end_after_done_costs_no_wait(server):
 
 def test_a_connection_that_rested_long_is_not_used_again(server, provider, monkeypatch):
     list(ask(provider, "one"))
-    monkeypatch.setattr(openai, "REUSE_WITHIN", 0.0)
+    monkeypatch.setattr(http, "REUSE_WITHIN", 0.0)
     list(ask(provider, "two"))
     assert server.connections_seen == 2
 
@@ -663,7 +664,7 @@ def test_an_answer_whose_connection_is_in_use_again_leaves_that_alone(server):
 def test_a_pooled_connection_that_was_cut_is_not_used(server, provider, monkeypatch):
     late = Remembering()
     # As if the abort fell between the last byte and the end of the call, after the pool's own look at the connection.
-    monkeypatch.setattr(openai._Call, "end", lambda _: None)
+    monkeypatch.setattr(http.Call, "end", lambda _: None)
     list(ask(provider, "one", late))
     monkeypatch.setattr("urllib3.connectionpool.is_connection_dropped", lambda _: False)
     late.last()
@@ -684,7 +685,7 @@ def test_a_certificate_that_nobody_vouches_for(tls_server):
 @pytest.fixture
 def trusting(certificate, monkeypatch):
     context = ssl.create_default_context(cafile=certificate)
-    monkeypatch.setattr(openai, "_trusted", lambda: context)
+    monkeypatch.setattr(http, "trusted", lambda: context)
 
 
 @pytest.mark.usefixtures("trusting")
