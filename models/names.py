@@ -32,7 +32,8 @@ def _begins_anew(character: str) -> bool:
 
 
 def title_from(message: str, longest: int) -> str:
-    return cut(fold(message[: longest * 20]), longest)
+    words = message.split(None, longest)[:longest]  # as many as can matter of a message of any length
+    return cut(" ".join(words), longest)
 
 
 def preview_of(text: str | None) -> str | None:

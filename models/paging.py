@@ -35,6 +35,8 @@ def decode_cursor(cursor: str, **types: type) -> list[Any]:
         raise InvalidCursor() from None
     if not isinstance(keys, dict) or {name: type(value) for name, value in keys.items()} != types:
         raise InvalidCursor()
+    if any("\ud800" <= letter <= "\udfff" for value in keys.values() for letter in str(value)):
+        raise InvalidCursor()  # half a character, which no database takes
     return [keys[name] for name in types]
 
 

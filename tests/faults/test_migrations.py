@@ -98,9 +98,11 @@ def frozen_rows(file: Path) -> dict[str, list]:
 
 
 def dump(file: Path) -> list:
-    """Every table, trigger and row."""
+    """What is declared, and every row."""
     with closing(sqlite_module.connect(f"file:{file}?mode=ro", uri=True)) as connection:
-        return list(connection.iterdump())
+        found = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+        names = [name for name, sql in found if (sql or "").startswith("CREATE TABLE")]
+        return [found, *(connection.execute(f"SELECT * FROM {name}").fetchall() for name in names)]
 
 
 def copies(file: Path) -> list[Path]:

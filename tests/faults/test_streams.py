@@ -190,6 +190,18 @@ def test_the_other_process_hears_the_whole_answer(serve):
     assert len([moment for moment in seen if 0.2 < moment < 2.0]) > 3, "it came while it grew, not in the end"
 
 
+def test_a_listener_that_knows_more_than_the_database_hears_nothing_twice(serve):
+    """It heard the newest words where they are written, and goes on listening elsewhere before they were saved."""
+    here, there = serve(), serve()
+    for heard_so_far in ("w16", "w20", "w24", "w28"):
+        chat, request = here.new_chat(), new_request()
+        first = here.ask_streamed(chat, "!words 60 40", request).wait_for_text(heard_so_far)
+        known = max(first.numbers)
+        late = there.attach(request, after=known).wait()
+        assert late.text in {"".join(first.wait().deltas[known:]), ""}, "the end may come first, with all of it"
+        assert late.final == first.final
+
+
 def test_the_other_process_hears_a_failure_with_all_that_came_before(serve):
     here, there = serve(LLM_TIMEOUT=2), serve()
     chat, request = here.new_chat(), new_request()
