@@ -44,7 +44,7 @@ def _from_database(app: Flask, turn_id: str, after: int) -> Iterator[list[Piece]
             saved = _saved_pieces(turn_id)
             rest = None if turn.status == "pending" else _whole_text(turn)
         fresh = [piece for piece in saved if piece[0] > after]
-        if saved:
+        if saved and saved[-1][0] >= after:  # the beat may not have saved yet what the listener has heard elsewhere
             after = saved[-1][0]
             told = "".join(text for _, text in saved)
         if fresh or time.monotonic() - quiet_since > IDLE_SECONDS:

@@ -60,6 +60,7 @@ class Worker:
         self._folder = folder
         self._runs: dict[str, Run] = {}
         self._renewed = 0.0
+        self._lag = 0.0
         self.now_and_then: list[Callable[[], object]] = []  # chores, done about once a second
         folder.mkdir(parents=True, exist_ok=True)
         self._file = self._sign_in()
@@ -107,11 +108,16 @@ class Worker:
     def rest(self) -> None:
         """With many answers at once, lets words gather for a moment: those that arrive together travel together.
 
-        The fewer there are, the shorter: below a hundred nobody waits, at a thousand it is 0.15 seconds, within which
-        a model at five words a second says nothing new.
+        Below a hundred answers nobody waits; at a thousand it is 0.15 seconds, within which a model at five words a
+        second says nothing new. A pause that lasts longer than it should shows that there is too much to do: then the
+        next ones are longer, each takes more words with it, and the work shrinks until it fits.
         """
-        if len(self._runs) > 100:
-            time.sleep(min(len(self._runs) * 0.00015, 0.2))
+        if len(self._runs) <= 100:
+            return
+        pause = min(len(self._runs) * 0.00015 + 2 * self._lag, 0.6)
+        began = time.monotonic()
+        time.sleep(pause)
+        self._lag += 0.1 * (time.monotonic() - began - pause - self._lag)
 
     def has_lost(self, turn_id: str) -> bool:
         """A pending turn that nobody writes any more: its process is gone, or has been silent for too long."""

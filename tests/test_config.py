@@ -54,7 +54,7 @@ VARIABLES = {
             "http://[::1]:8": "http://[::1]:8",
         },
         ["127.0.0.1:11434", "ftp://x", "http://", "http:///v1", "http://a b", "http://[::1", "http://a:99999",
-         "http://a:x", "file:///etc"],
+         "http://a:x", "file:///etc", "http://me:hunter2@h/v1"],
     ),
     "LLM_API_KEY": ({"sk-1": "sk-1", " padded ": "padded"}, []),
     "LLM_MODEL": ({"llama3:8b": "llama3:8b"}, []),

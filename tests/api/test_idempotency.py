@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from tests.api.talk import SESSIONS, at_once, everything_in, execute, refused, request_id, text_of
+from tests.api.talk import SESSIONS, at_once, everything_in, execute, refused, request_id, text_of, wait_for
 
 CROWD = 50
 
@@ -58,16 +58,22 @@ def test_identical_requests_over_both_doors_at_once(talker):
 def test_different_questions_for_one_chat_at_once(talker):
     """One is answered; the others hear which one that is."""
     chat = talker.new_chat()
-    tabs = [talker.another_tab() for _ in range(20)]
-    bodies = [{"request_id": request_id(), "query": f"!sleep-headers 0.5 !say {n}"} for n in range(20)]
-    answers = at_once(*(partial(post, tab, chat, body) for tab, body in zip(tabs, bodies, strict=True)))
-    won = [answer for answer in answers if answer.status_code == 200]
-    assert len(won) == 1
-    for answer in answers:
-        if answer not in won:
-            assert refused(answer, 409, "TURN_IN_PROGRESS") == {"turn_id": won[0].json["turn_id"]}
+    answers = []
+
+    def ask():
+        answers.append(post(talker.another_tab(), chat, {"request_id": request_id(), "query": "!hang"}))
+
+    def stop_the_first():
+        wait_for(lambda: len(answers) == 19)
+        talker.stop_everything()
+
+    at_once(*[ask] * 20, stop_the_first)
+    *others, first = answers
+    assert first.json["error"]["code"] == "STOPPED"
+    for answer in others:
+        assert refused(answer, 409, "TURN_IN_PROGRESS") == {"turn_id": first.json["turn_id"]}
     assert len(talker.prompts) == 1
-    assert len(talker.messages(chat)) == 2
+    assert len(talker.messages(chat)) == 1
 
 
 # Replays
@@ -197,12 +203,9 @@ def test_a_second_turn_waits_its_time(talker, where):
 
 
 def test_chats_do_not_wait_for_each_other(talker):
-    slow = talker.stream(talker.new_chat(), "!words 40 20")
-    slow.next("delta")
-    began = time.monotonic()
+    talker.stream(talker.new_chat(), "!hang-after 1").next("delta")
     for _ in range(3):
         talker.talk(talker.new_chat(), "!say quick")
-    assert time.monotonic() - began < 1.5
     assert execute(talker.app, "SELECT count(*) FROM chat_turns WHERE status = 'pending'") == [(1,)]
 
 
@@ -214,6 +217,6 @@ def test_twenty_chats_at_once(talker):
 
     began = time.monotonic()
     streams = at_once(*(partial(ask, chat) for chat in chats))
-    assert time.monotonic() - began < 5, "one after another they would take ten seconds"
+    assert time.monotonic() - began < 8, "one after another they would take ten seconds"
     assert all(text_of(events) == "w1 w2 w3" for events in streams)
     assert all(len(talker.messages(chat)) == 2 for chat in chats)

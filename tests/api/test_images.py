@@ -116,6 +116,7 @@ def test_no_image_is_no_image(talker, content):
         {"img_base64": "%%%"},
         {"img_base64": "a"},
         {"img_base64": encoded(PNG)[:-1]},
+        {"img_base64": encoded(PNG)[:8] + "!*" + encoded(PNG)[8:]},
         {"img_base64": encoded(PNG).replace("A", "Ä")},
         {"img_base64": "data:image/png;base64"},
         {"img_base64": "data:,"},

@@ -205,7 +205,7 @@ def test_a_reader_sees_the_answer_and_the_end_of_the_turn_or_neither(talker):
         "(SELECT count(*) FROM chat_messages m WHERE m.session_id = t.session_id AND m.role = 'assistant') "
         "FROM chat_turns t WHERE t.session_id = ?"
     )
-    stream = talker.stream(chat, "!words 20 100")
+    stream = talker.stream(chat, "!words 20 40")
     seen = {execute(talker.app, state, chat)[0]}
     while execute(talker.app, state, chat)[0][0] == "pending":
         seen.add(execute(talker.app, state, chat)[0])
@@ -344,7 +344,7 @@ def test_a_turn_that_a_dead_process_left_does_not_block_its_chat(make_app, talke
 
 def test_a_chat_deleted_while_it_is_being_answered(talker):
     chat = talker.new_chat()
-    stream = talker.stream(chat, "!words 30 100")
+    stream = talker.stream(chat, "!words 60 60")
     stream.next("delta")
     assert talker.delete(f"{SESSIONS}/{chat}", hard="true").status_code == 200
     assert stream.rest()[-1].data["response"]["status"] == "failed"

@@ -43,27 +43,27 @@ def wrap(owner: Any, name: str, *, before: Callable[..., None] | None = None, af
     setattr(owner, name, classmethod(wrapped) if isinstance(found, classmethod) else wrapped)
 
 
-def die_at_commit_in(owner: Any, name: str) -> None:
-    """Everything is written, and the commit is the next thing to happen."""
+def die_at_commit_in(owner: Any, name: str, number: int = 1) -> None:
+    """Everything is written, and the commit is the next thing to happen: the first one, or another.
+
+    Where there is no such commit, it is done when the function is. So the second one is the moment between the two of
+    a step that should have been one, and the moment after the one of a step that is.
+    """
     from sqlalchemy import Connection, Engine, event
 
     inside = threading.local()
-    function = vars(owner)[name]
 
-    @functools.wraps(function)
-    def marked(*arguments: Any, **more: Any) -> Any:
-        inside.now = True
-        try:
-            return function(*arguments, **more)
-        finally:
-            inside.now = False
+    def enter(*_: Any) -> None:
+        inside.commits = 0
 
-    setattr(owner, name, marked)
+    wrap(owner, name, before=enter, after=die)
 
     @event.listens_for(Engine, "commit")
     def before_commit(connection: Connection) -> None:
-        if getattr(inside, "now", False) and connection.get_execution_options().get("writes"):
-            die()
+        if hasattr(inside, "commits") and connection.get_execution_options().get("writes"):
+            inside.commits += 1
+            if inside.commits == number:
+                die()
 
 
 def steps() -> Steps:
@@ -83,7 +83,7 @@ def steps() -> Steps:
         "before the claim is written": lambda: wrap(Turn, "_insert", before=die),
         "after the claim is written": lambda: wrap(Turn, "_insert", after=die),
         "before the claim's commit": lambda: wrap(Worker, "start", after=die),
-        "after the claim's commit": lambda: wrap(Turn, "_claim", after=die),
+        "after the claim's commit": lambda: die_at_commit_in(Turn, "_claim", 2),
         "before the model is asked": lambda: wrap(answering, "listen", before=die),
         "after the first piece": lambda: wrap(Run, "append", after=after_pieces(1)),
         "after four pieces": lambda: wrap(Run, "append", after=after_pieces(4)),
@@ -91,10 +91,10 @@ def steps() -> Steps:
         "after pieces were saved": lambda: wrap(Worker, "_save", after=after_saving),
         "before the answer is stored": lambda: wrap(Turn, "complete", before=die),
         "before the answer's commit": lambda: die_at_commit_in(Turn, "complete"),
-        "after the answer's commit": lambda: wrap(Turn, "complete", after=die),
+        "after the answer's commit": lambda: die_at_commit_in(Turn, "complete", 2),
         "before the failure is stored": lambda: wrap(Turn, "fail", before=die),
         "before the failure's commit": lambda: die_at_commit_in(Turn, "fail"),
-        "after the failure's commit": lambda: wrap(Turn, "fail", after=die),
+        "after the failure's commit": lambda: die_at_commit_in(Turn, "fail", 2),
     }
 
 
