@@ -93,8 +93,10 @@ COUNTS = (
     "CASE WHEN json_valid({row}.metadata_json) THEN json_extract({row}.metadata_json, '$.error') IS NULL"
     " AND NOT coalesce(json_extract({row}.metadata_json, '$.isVirtual'), 0) ELSE 1 END"
 )
+# Enough for a preview of 50 characters, which is folded where it is shown; white space at the start would use it up.
+BEGINNING = "substr(ltrim({row}.content, char(9, 10, 11, 12, 13, 32, 160, 12288)), 1, 200)"
 NEWEST = (
-    "(SELECT substr(m.content, 1, 200) FROM chat_messages m WHERE m.session_id = {chat} AND "
+    f"(SELECT {BEGINNING.format(row='m')} FROM chat_messages m WHERE m.session_id = {{chat}} AND "
     + COUNTS.format(row="m")
     + " ORDER BY m.created_at DESC, m.id DESC LIMIT 1)"
 )
@@ -104,7 +106,7 @@ TRIGGERS = [
 CREATE TRIGGER summary_after_insert AFTER INSERT ON chat_messages WHEN {COUNTS.format(row="NEW")}
 BEGIN
     INSERT INTO chat_summaries (chat_id, message_count, preview)
-        VALUES (NEW.session_id, 1, substr(NEW.content, 1, 200))
+        VALUES (NEW.session_id, 1, {BEGINNING.format(row="NEW")})
         ON CONFLICT (chat_id) DO UPDATE
         SET message_count = message_count + 1, preview = {NEWEST.format(chat="NEW.session_id")};
 END""",

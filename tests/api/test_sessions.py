@@ -107,7 +107,6 @@ def test_the_preview_is_the_newest_message_and_never_half_a_character(talker):
     assert len(preview) == 49
 
 
-@pytest.mark.xfail(strict=True, reason="migration 0001 cuts at 200 characters before the white space is folded")
 def test_the_preview_of_a_message_that_begins_far_to_the_right(talker):
     chat = talker.new_chat()
     talker.talk(chat, "!say " + " " * 250 + "far right")
