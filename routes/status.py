@@ -9,8 +9,8 @@ from flask import Blueprint, current_app
 from models import search, setting
 from models.base import check_writable, config, sqlite_module
 from models.errors import StorageError
+from routes.api.answers import ConfigOut, HealthOut, ReadyOut
 from routes.api.contract import endpoint
-from routes.api.schemas import ConfigOut, HealthOut, ReadyOut
 
 status = Blueprint("status", __name__)
 

@@ -10,8 +10,10 @@ from models import revision
 from models.chat import Chat
 from models.errors import ChatNotFound, InvalidCursor, InvalidValue, MessageNotFound, NotLatestMessage, TurnInProgress
 from models.message import Message
+from routes.api.answers import MessageOut, MessagesPage
+from routes.api.bodies import MessageChange, MessagesQuery
 from routes.api.contract import endpoint
-from routes.api.schemas import MessageChange, MessageOut, MessagesPage, MessagesQuery, message_out
+from routes.api.serializers import message_out, page_out
 
 messages = Blueprint("messages", __name__, url_prefix="/api/chat/sessions/<session_id>/messages")
 
@@ -21,11 +23,7 @@ def index(session_id: str, query: MessagesQuery) -> Any:
     """Read messages: the newest page first, each page oldest to newest; the cursor walks back in history."""
     Chat.find(session_id)
     page = Message.page(session_id, query.limit, query.cursor)
-    return {
-        "messages": [message_out(message) for message in page.rows],
-        "next_cursor": page.next_cursor,
-        "has_more": page.has_more,
-    }
+    return page_out("messages", page, message_out)
 
 
 @endpoint(

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from models.errors import DomainError, StorageError
+from routes.api.answers import ErrorOut
 from routes.api.contract import ENDPOINTS, BadRequest, Endpoint, Invalid, PayloadTooLarge
-from routes.api.schemas import ErrorOut
 
 ABOUT = (
     "The chat API. Every error has one shape: detail.code, detail.message and, where it helps, detail.extra. "

@@ -12,15 +12,9 @@ from models.attachments import check_image
 from models.base import now
 from models.errors import InvalidImage, TooBusy
 from models.question import Answer, ModelFailed
+from routes.api.answers import ConversationOut, StatelessOut
+from routes.api.bodies import ConversationRequest, MultimodalItem, MultimodalRequest, StatelessRequest
 from routes.api.contract import EmptyQuery, InvalidMode, endpoint
-from routes.api.schemas import (
-    ConversationOut,
-    ConversationRequest,
-    MultimodalItem,
-    MultimodalRequest,
-    StatelessOut,
-    StatelessRequest,
-)
 from routes.limiter import limited
 
 queries = Blueprint("queries", __name__, url_prefix="/api/query")

@@ -8,8 +8,10 @@ from flask import Blueprint
 
 from models import search
 from models.errors import InvalidCursor
+from routes.api.answers import SearchPage
+from routes.api.bodies import SearchQuery
 from routes.api.contract import endpoint
-from routes.api.schemas import SearchPage, SearchQuery, found_out
+from routes.api.serializers import found_out, page_out
 
 searches = Blueprint("searches", __name__, url_prefix="/api/chat/search")
 
@@ -18,8 +20,4 @@ searches = Blueprint("searches", __name__, url_prefix="/api/chat/search")
 def index(query: SearchQuery) -> Any:
     """Find chats by what was said in them or by their title; in a snippet, HTML-escaped, the hit stands in <mark>."""
     page = search.search(query.q, query.limit, query.cursor)
-    return {
-        "sessions": [found_out(found) for found in page.rows],
-        "next_cursor": page.next_cursor,
-        "has_more": page.has_more,
-    }
+    return page_out("sessions", page, found_out)

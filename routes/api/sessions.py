@@ -8,19 +8,10 @@ from flask import Blueprint
 
 from models.chat import Chat
 from models.errors import ChatNotFound, InvalidCursor
+from routes.api.answers import Deleted, SessionOut, SessionsPage, SessionWithCount
+from routes.api.bodies import DeleteQuery, NewSession, SessionChange, SessionsQuery
 from routes.api.contract import endpoint
-from routes.api.schemas import (
-    Deleted,
-    DeleteQuery,
-    NewSession,
-    SessionChange,
-    SessionOut,
-    SessionsPage,
-    SessionsQuery,
-    SessionWithCount,
-    session_out,
-    session_row,
-)
+from routes.api.serializers import page_out, session_out, session_row
 
 sessions = Blueprint("sessions", __name__, url_prefix="/api/chat/sessions")
 
@@ -35,11 +26,7 @@ def create(body: NewSession) -> Any:
 def index(query: SessionsQuery) -> Any:
     """List chats, the one changed last first; `q` keeps those whose title contains it."""
     page = Chat.page(query.limit, query.cursor, query.q)
-    return {
-        "sessions": [session_row(row) for row in page.rows],
-        "next_cursor": page.next_cursor,
-        "has_more": page.has_more,
-    }
+    return page_out("sessions", page, session_row)
 
 
 @endpoint(sessions, "GET", "/<session_id>", returns=SessionWithCount, errors=(ChatNotFound,))

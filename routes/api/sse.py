@@ -12,7 +12,7 @@ from models.base import release
 from models.listening import outcome_of, pieces_of
 from models.outcome import Outcome
 from models.run import Piece, Run
-from routes.api.schemas import message_out, turn_out
+from routes.api.serializers import message_out, turn_out
 
 KEEP_OPEN = ": still here\n\n"
 

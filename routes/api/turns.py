@@ -25,8 +25,10 @@ from models.run import Run
 from models.turn import Turn
 from models.worker import worker
 from routes.api import sse
+from routes.api.answers import RetryOut, TurnOut
+from routes.api.bodies import AttachQuery, RetryRequest, TurnRequest
 from routes.api.contract import EmptyQuery, InvalidMode, MissingRequestId, endpoint
-from routes.api.schemas import AttachQuery, RetryOut, RetryRequest, TurnOut, TurnRequest, message_out, turn_out
+from routes.api.serializers import message_out, turn_out
 from routes.limiter import limited
 
 turns = Blueprint("turns", __name__, url_prefix="/api/chat")
