@@ -107,7 +107,8 @@ class Chat(Base):
                 chat.title, chat.title_source = title, "person"
             if details is not None:
                 chat.metadata_json = json.dumps({**chat.details, **details}, ensure_ascii=False)
-            chat.touch()
+            if title is not None or details is not None:
+                chat.updated_at = later_than(chat.updated_at)
         return chat
 
     @staticmethod
@@ -116,9 +117,6 @@ class Chat(Base):
         unnamed = source == "default" or (source is None and title == DEFAULT_TITLE)
         found = title_from(message, config().session_title_max_len) if unnamed else ""
         return (found, "message") if found else None
-
-    def touch(self) -> None:
-        self.updated_at = later_than(self.updated_at)
 
     @classmethod
     def remove(cls, chat_id: str) -> Chat:
