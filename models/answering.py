@@ -52,15 +52,15 @@ def answer_later(turn: Turn, run: Run, ask: Ask) -> None:
 
 def listen(run: Run, prompt: Prompt, provider: Provider, ask: Ask) -> Reply:
     began, model, usage = time.monotonic(), provider.model, None
-    rested = began
+    rested, rested_at = began, 0
     try:
         for delta in provider.stream(prompt.messages, Options(ask.temperature, ask.max_tokens, run.cancel)):
             if delta.text:
                 run.append(delta.text)
             model, usage = delta.model or model, delta.usage or usage
             if time.monotonic() - rested > BURST_SECONDS:
-                worker().rest()
-                rested = time.monotonic()
+                worker().rest(len(run.pieces) - rested_at)
+                rested, rested_at = time.monotonic(), len(run.pieces)
     except Aborted:
         if run.ending == "timeout":
             raise AdapterError("timeout", "The answer took too long.") from None

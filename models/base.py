@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import threading
@@ -17,7 +18,7 @@ from typing import Any, cast
 
 from flask import Flask, current_app
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Connection, CursorResult, Engine, Executable, Table, event
+from sqlalchemy import Connection, CursorResult, Engine, Executable, Insert, Table, event
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Session
 
@@ -236,8 +237,13 @@ def run_statement(statement: Executable, **values: Any) -> CursorResult[Any]:
 
 def insert_row(row: Base) -> None:
     """Writes a new row at once, in the same spirit."""
-    table = table_of(type(row))
-    run_statement(table.insert(), **{column.key: getattr(row, column.key) for column in table.columns})
+    statement, names = _insert_into(type(row))
+    run_statement(statement, **{name: getattr(row, name) for name in names})
+
+
+@functools.cache
+def _insert_into(model: type[Base]) -> tuple[Insert, list[str]]:
+    return table_of(model).insert(), [column.key for column in table_of(model).columns]
 
 
 def check_writable() -> None:

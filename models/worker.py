@@ -105,16 +105,18 @@ class Worker:
     def forget(self, turn_id: str) -> None:
         self._runs.pop(turn_id, None)
 
-    def rest(self) -> None:
+    def rest(self, pieces: int) -> None:
         """With many answers at once, lets words gather for a moment: those that arrive together travel together.
 
         Below a hundred answers nobody waits; at a thousand it is 0.15 seconds, within which a model at five words a
-        second says nothing new. A pause that lasts longer than it should shows that there is too much to do: then the
-        next ones are longer, each takes more words with it, and the work shrinks until it fits.
+        second says nothing new. A pause that lasts longer than it should shows that there is too much to do: then an
+        answer that comes in many `pieces` waits longer and takes more of them with it, until the work fits again.
         """
         if len(self._runs) <= 100:
             return
-        pause = min(len(self._runs) * 0.00015 + 2 * self._lag, 0.6)
+        pause = len(self._runs) * 0.00015
+        if pieces > 2:
+            pause = min(pause + 2 * self._lag, 0.6)
         began = time.monotonic()
         time.sleep(pause)
         self._lag += 0.1 * (time.monotonic() - began - pause - self._lag)

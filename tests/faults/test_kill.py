@@ -227,6 +227,7 @@ class Person(threading.Thread):
         self.accepted: dict[str, str] = {}
         self.answered: dict[str, dict[str, Any]] = {}
         self.refused: list[str] = []
+        self.heard: list[tuple[str, str]] = []
         self.enough = False
 
     def run(self) -> None:
@@ -253,7 +254,7 @@ class Person(threading.Thread):
         if heard.of_type("final"):
             self.answered[request] = heard.final
             if heard.final["status"] == "completed" and heard.deltas:
-                assert heard.text == heard.final["assistant_message"]["content"]
+                self.heard.append((heard.text, heard.final["assistant_message"]["content"]))
         elif heard.error:
             raise requests.ConnectionError
         elif heard.response is not None and heard.response.status_code != 200:
@@ -277,6 +278,7 @@ def test_killed_at_random_while_several_people_ask(serve, ledger: Ledger, model:
     client.server.kill()
     for person in people:
         person.join(15)
+        assert not person.is_alive()
 
     client = serve()
     ledger.check()
@@ -288,6 +290,8 @@ def test_killed_at_random_while_several_people_ask(serve, ledger: Ledger, model:
 
 def check_what_was_said(client: Client, person: Person, model: ModelServer) -> None:
     assert person.refused == [], "no request was ever in another's way"
+    assert person.heard
+    assert [pair for pair in person.heard if pair[0] != pair[1]] == [], "what was heard is not what is stored"
     assert any(turn["status"] == "completed" for turn in person.answered.values())
     assert any((turn["error"] or {}).get("code") == "INTERRUPTED" for turn in person.answered.values())
     said = [message["content"] for message in client.messages(person.chat)]
