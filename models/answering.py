@@ -14,7 +14,7 @@ from adapters.values import Options
 from models import setting
 from models.base import release
 from models.errors import DomainError, StorageError
-from models.outcome import STOPPED, Ask, Failure, Outcome, Reply
+from models.outcome import STOPPED, UNRECORDED, Ask, Failure, Outcome, Reply
 from models.prompt import Prompt
 from models.run import Run
 from models.turn import Turn
@@ -39,9 +39,11 @@ def answer(turn: Turn, run: Run, ask: Ask) -> Outcome:
         release()
         reply = listen(run, prompt, setting.provider(), ask)
         outcome = patiently(lambda: turn.complete(reply, ask.mode, run.question))
+    except StorageError as error:
+        outcome = _record_failure(turn, run, why(error), turn.fail)
     except Exception as error:
-        outcome = _record_failure(turn, run, why(error))
-    finally:
+        outcome = _record_failure(turn, run, why(error), lambda *end: patiently(lambda: turn.fail(*end)))
+    if outcome.recorded:
         worker().forget(run.turn_id)
     return run.finish(outcome)
 
@@ -82,12 +84,13 @@ def why(error: Exception) -> Failure:
     return Failure("INTERNAL_ERROR", "Something went wrong inside Holdfast; its log says what.")
 
 
-def _record_failure(turn: Turn, run: Run, failure: Failure) -> Outcome:
+def _record_failure(turn: Turn, run: Run, failure: Failure, record: Callable[[Failure, str], Outcome]) -> Outcome:
     try:
-        return patiently(lambda: turn.fail(failure, run.text))
-    except DomainError as error:
+        return record(failure, run.text)
+    except Exception as error:
         current_app.logger.error("Turn %s ended with %s, which could not be recorded: %s", turn.id, failure, error)
-        return Outcome(turn.id, "failed", failure=Failure(error.code, error.message), partial=run.text, recorded=False)
+        worker().owe(run.turn_id, lambda: turn.fail(failure, run.text))
+        return Outcome(turn.id, "failed", failure=UNRECORDED, partial=run.text or None, recorded=False)
 
 
 def patiently(step: Callable[[], Done]) -> Done:

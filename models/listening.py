@@ -18,21 +18,25 @@ from models.worker import TurnPieces, worker
 LOOK_SECONDS = 0.25
 
 
-def pieces_of(app: Flask, turn_id: str, after: int = 0) -> Iterator[list[Piece]]:
-    """The pieces numbered above `after`, until the turn has ended. Holds no session between two looks."""
-    with app.app_context():
-        run = worker().run_of(turn_id)
-    if run is not None:
-        yield from run.watch(after)
-    else:
-        yield from _from_database(app, turn_id, after)
+class Listener:
+    """Somebody who listens to a turn; holds no database session between two looks."""
 
+    def __init__(self, app: Flask, turn_id: str) -> None:
+        self._app = app
+        self._turn_id = turn_id
+        with app.app_context():
+            self._run = worker().run_of(turn_id)
 
-def outcome_of(app: Flask, turn_id: str) -> Outcome:
-    """How it ended; where even that could not be recorded, what its run says."""
-    with app.app_context():
-        run = worker().run_of(turn_id)
-        return (run and run.outcome) or Turn.find(turn_id).outcome()
+    def pieces(self, after: int = 0) -> Iterator[list[Piece]]:
+        """The pieces numbered above `after`, until the turn has ended."""
+        return self._run.watch(after) if self._run else _from_database(self._app, self._turn_id, after)
+
+    def outcome(self) -> Outcome:
+        """How it ended; where even that could not be recorded, only its run knows."""
+        if self._run is not None and self._run.outcome is not None:
+            return self._run.outcome
+        with self._app.app_context():
+            return Turn.find(self._turn_id).outcome()
 
 
 def _from_database(app: Flask, turn_id: str, after: int) -> Iterator[list[Piece]]:

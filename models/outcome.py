@@ -76,4 +76,5 @@ class Outcome:
 
 
 INTERRUPTED = Failure("INTERRUPTED", "The program stopped before the answer was complete.")
+UNRECORDED = Failure("STORAGE_ERROR", "The database could not be used. The answer is kept until it can.")
 STOPPED = Failure("STOPPED", "Stopped before the answer began.")

@@ -61,15 +61,21 @@ class Worker:
         self._runs: dict[str, Run] = {}
         self._renewed = 0.0
         self._lag = 0.0
-        self.now_and_then: list[Callable[[], object]] = []  # chores, done about once a second
+        self._owed: dict[str, Callable[[], object]] = {}
+        self.now_and_then: list[Callable[[], object]] = [self._pay]  # chores, done about once a second
         folder.mkdir(parents=True, exist_ok=True)
         self._file = self._sign_in()
 
     # Being alive is holding a lock on a file of one's own: it ends with the process, however that ends.
 
     def _sign_in(self) -> int:
-        file = os.open(self._folder / f"{self.id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """The file gets its name when it is locked already: nobody ever finds it free while we live."""
+        for other in self._folder.glob("*.lock"):
+            self._is_alive(other.stem)
+        arriving = self._folder / f"{self.id}.new"
+        file = os.open(arriving, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
+        arriving.rename(self._folder / f"{self.id}.lock")
         return file
 
     def _is_alive(self, other: str) -> bool:
@@ -98,6 +104,16 @@ class Worker:
         insert_row(TurnRun(turn_id=turn_id, worker=self.id, lease_until=self._lease_end()))
         run = self._runs[turn_id] = Run(turn_id, question, config().llm_total_timeout)
         return run
+
+    def owe(self, turn_id: str, record: Callable[[], object]) -> None:
+        """An end that could not be recorded: its run stays, with every word, and the beat tries again."""
+        self._owed[turn_id] = record
+
+    def _pay(self) -> None:
+        for turn_id, record in list(self._owed.items()):
+            record()
+            del self._owed[turn_id]
+            self.forget(turn_id)
 
     def run_of(self, turn_id: str) -> Run | None:
         return self._runs.get(turn_id)

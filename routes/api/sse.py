@@ -9,7 +9,7 @@ from typing import Any
 from flask import Flask, Response
 
 from models.base import release
-from models.listening import outcome_of, pieces_of
+from models.listening import Listener
 from models.outcome import Outcome
 from models.run import Piece, Run
 from routes.api.serializers import message_out, turn_out
@@ -43,9 +43,10 @@ def attached(app: Flask, outcome: Outcome, after: int | None) -> Iterator[str]:
         return
     if after is None:
         yield _start(outcome, "0")
-    for pieces in pieces_of(app, outcome.turn_id, after or 0):
+    listener = Listener(app, outcome.turn_id)
+    for pieces in listener.pieces(after or 0):
         yield _deltas(pieces, with_ids=True) or KEEP_OPEN
-    yield _end(outcome_of(app, outcome.turn_id), "final")
+    yield _end(listener.outcome(), "final")
 
 
 def _start(outcome: Outcome, name: str | None = None) -> str:

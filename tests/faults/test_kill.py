@@ -63,7 +63,9 @@ def check_chat_goes_on(client: Client, chat: str) -> None:
     """At once: nobody waits for the lease of a process that is dead."""
     counted = client.message_count(chat)
     began = time.monotonic()
-    assert client.ask(chat, "!say fine")["assistant_message"]["content"] == "fine"
+    turn = client.ask(chat, "!say fine")
+    assert turn["status"] == "completed", (turn, client.server.output)
+    assert turn["assistant_message"]["content"] == "fine"
     assert time.monotonic() - began < 20  # of the 60 that a lease lasts
     assert client.message_count(chat) == counted + 2
 
