@@ -75,7 +75,8 @@ def measure_requests(data_dir: Path, chats: int, model: str) -> None:
         Server(data_dir / "bare", [sys.executable, "-m", "bench.bare"]) as bare,
         Server(data_dir, LLM_BASE_URL=model, LLM_MODEL="scripted") as server,
     ):
-        floor = timing(lambda route=Client(bare.url): route.ask("GET", "/"))
+        route = Client(bare.url)
+        floor = timing(lambda: route.ask("GET", "/"))
         show("bare Flask route", floor, floor)
         client = Client(server.url)
         reads(client, floor, raw, long_chat)

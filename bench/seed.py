@@ -15,10 +15,11 @@ from models import search
 from models.base import db, new_id, stamp, transaction
 
 ENGLISH = (
-    "server restart contract invoice delivery meeting budget review patch release customer ticket weather train machine "
-    "holiday printer network backup archive report chapter garden kitchen bicycle mountain river letter number question"
+    "server restart contract invoice delivery meeting budget review patch release customer ticket weather train "
+    "machine "
+    "holiday printer network backup archive report chapter garden kitchen bicycle mountain river letter number"
 ).split()
-CHINESE = "重新启动服务器合同发票交货会议预算审查补丁发布客户工单天气火车机器假期打印机网络备份归档报告章节花园厨房自行车山河信件"
+CHINESE = "重新启动服务器合同发票交货会议预算审查补丁发布客户工单天气火车机器假期打印机网络备份归档报告"
 RARE = "xylograph"
 COMMON = "server"
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,7 +9,6 @@ import statistics
 import time
 import uuid
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 import psutil
@@ -130,21 +129,12 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def describe(result: Result, per_second: float) -> str:
-    return (
-        f"{result.streams:5} × {per_second:g}/s: failed {result.failed}, {result.seconds:5.1f} s, first word "
-        f"median {statistics.median(result.first_words):.2f} p95 {quantile(result.first_words, 0.95):.2f} s, word delay "
-        f"median {statistics.median(result.latencies) * 1000:.0f} p95 {quantile(result.latencies, 0.95) * 1000:.0f} ms, others "
-        f"p95 {quantile(result.others, 0.95) * 1000:.0f} ms ({len(result.others)}), memory {result.memory_before:.0f} → "
-        f"{result.memory_peak:.0f} MB"
-    )
-
-
-if __name__ == "__main__":
-    import sys
-    import tempfile
-
-    model = sys.argv[1]
-    with Server(Path(tempfile.mkdtemp()), LLM_BASE_URL=model, LLM_MODEL="scripted") as running:
-        for arguments in sys.argv[2:]:
-            count, length, rate = (float(part) for part in arguments.split(","))
-            print(describe(measure(running, int(count), int(length), rate), rate), flush=True)
+    parts = [
+        f"{result.streams:5} × {per_second:g}/s: failed {result.failed}, {result.seconds:5.1f} s",
+        f"first word median {statistics.median(result.first_words):.2f} p95 {quantile(result.first_words, 0.95):.2f} s",
+        f"word delay median {statistics.median(result.latencies) * 1000:.0f}"
+        f" p95 {quantile(result.latencies, 0.95) * 1000:.0f} ms",
+        f"others p95 {quantile(result.others, 0.95) * 1000:.0f} ms ({len(result.others)})",
+        f"memory {result.memory_before:.0f} → {result.memory_peak:.0f} MB",
+    ]
+    return ", ".join(parts)
