@@ -66,9 +66,8 @@ def measure_start(folder: Path) -> None:
 def measure_requests(data_dir: Path, chats: int, model: str) -> None:
     began = time.perf_counter()
     long_chat = fill(data_dir, chats, SIZES.get(chats, 20))
-    print(
-        f"\n{chats:,} chats × {SIZES.get(chats, 20)} messages and one of 2,000 (filled in {time.perf_counter() - began:.0f} s)"
-    )
+    seconds = time.perf_counter() - began
+    print(f"\n{chats:,} chats × {SIZES.get(chats, 20)} messages and one of 2,000 (filled in {seconds:.0f} s)")
     print(f"  {'':34} {'median':>8} {'p95 ms':>8} {'× bare':>7} {'× raw':>7}")
     raw = sqlite_module.connect(str(data_dir / "chat.db"))
     with (
