@@ -94,7 +94,11 @@ COUNTS = (
     " AND NOT coalesce(json_extract({row}.metadata_json, '$.isVirtual'), 0) ELSE 1 END"
 )
 # Enough for a preview of 50 characters, which is folded where it is shown; white space at the start would use it up.
-BEGINNING = "substr(ltrim({row}.content, char(9, 10, 11, 12, 13, 32, 160, 12288)), 1, 200)"
+# A blob that another program left as content has none.
+BEGINNING = (
+    "CASE typeof({row}.content) WHEN 'text'"
+    " THEN substr(ltrim({row}.content, char(9, 10, 11, 12, 13, 32, 160, 12288)), 1, 200) END"
+)
 NEWEST = (
     f"(SELECT {BEGINNING.format(row='m')} FROM chat_messages m WHERE m.session_id = {{chat}} AND "
     + COUNTS.format(row="m")
