@@ -74,6 +74,12 @@ class Chat(Base):
         return chat
 
     @classmethod
+    def require(cls, chat_id: str) -> None:
+        """As `find`, for those who only need to know that it is there."""
+        if run_statement(IS_LIVE, chat=chat_id).first() is None:
+            raise ChatNotFound()
+
+    @classmethod
     def page(cls, limit: int, cursor: str | None = None, title_contains: str = "") -> Page[ChatRow]:
         after = decode_keyset(cursor, "updated_at") if cursor else {}
         query = LISTED_AFTER if after else LISTED
@@ -162,4 +168,5 @@ LISTED = (
     .order_by(Chat.updated_at.desc(), Chat.id.desc())
     .limit(bindparam("most", type_=Integer))
 )
+IS_LIVE = select(Chat.id).where(Chat.id == bindparam("chat"), Chat.deleted_at.is_(None))
 LISTED_AFTER = LISTED.where(tuple_(Chat.updated_at, Chat.id) < tuple_(bindparam("moment"), bindparam("last_id")))

@@ -21,7 +21,7 @@ messages = Blueprint("messages", __name__, url_prefix="/api/chat/sessions/<sessi
 @endpoint(messages, "GET", "", query=MessagesQuery, returns=MessagesPage, errors=(ChatNotFound, InvalidCursor))
 def index(session_id: str, query: MessagesQuery) -> Any:
     """Read messages: the newest page first, each page oldest to newest; the cursor walks back in history."""
-    Chat.find(session_id)
+    Chat.require(session_id)
     page = Message.page(session_id, query.limit, query.cursor)
     return page_out("messages", page, message_out)
 
