@@ -1,4 +1,4 @@
-"""What `make run` installs is enough to serve: the environment of the tests has more, and would hide what is missing."""
+"""What `make run` installs is enough to serve: the environment of the tests has more and would hide a gap."""
 
 from __future__ import annotations
 
