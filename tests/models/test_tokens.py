@@ -17,7 +17,7 @@ COUNTED = {
     "我们昨天把 Kubernetes 集群从 1.27 升级到 1.30，升级之后有两个 Pod 一直处于 "
     "CrashLoopBackOff 状态，日志显示 "
     '"permission denied"。请帮我分析原因。': 64,
-    'def total(rows):\n    return sum(row["price"] * row.get("count", 1) for row in rows if not row.get("deleted"))\n': 31,
+    'def total(rows):\n    return sum(row["price"] * row.get("count", 1) for row in rows)\n': 25,
 }
 
 
