@@ -72,6 +72,18 @@ class Server:
         if self.process.poll() is None:
             os.killpg(self.process.pid, how)
         self.process.wait(20)
+        if how == signal.SIGKILL:
+            self._wait_for_the_group()
+
+    def _wait_for_the_group(self) -> None:
+        """The workers die a moment after the master; until then they hold their locks."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(self.process.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.01)
 
     def wait_until_dead(self, timeout: float = 20) -> None:
         self.process.wait(timeout)

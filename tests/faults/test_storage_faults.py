@@ -88,7 +88,7 @@ def test_locked_for_too_long_it_says_so_and_nothing_is_half_written(serve, data_
     client = serve(BUSY_TIMEOUT_MS=1500)
     chat, other = client.new_chat(), client.new_chat()
     request = new_request()
-    with Lock(data_dir, 6) as lock:
+    with Lock(data_dir, 12) as lock:
         began = time.monotonic()
         tries = [
             in_background(client.post_turn, chat, "!say one", request),
