@@ -27,9 +27,7 @@ from models.errors import StorageError
 
 try:
     import pysqlite3 as sqlite
-except (
-    ImportError
-):  # no wheel for this platform: the standard library's SQLite serves, `flask doctor` names its version
+except ImportError:  # no wheel for this platform: the standard library's SQLite serves, and `flask doctor` says so
     import sqlite3 as sqlite
 
 sqlite_module: ModuleType = sqlite

@@ -129,12 +129,7 @@ class Turn(Base):
 
     @classmethod
     def _place(cls, chat_id: str, request_id: str) -> Place:
-        asked_before = select(cls.id).where(cls.id == request_id).scalar_subquery()
-        running = select(cls.id).where(cls.session_id == chat_id, cls.status == "pending").scalar_subquery()
-        newest = select(func.max(Message.created_at)).where(Message.session_id == chat_id).scalar_subquery()
-        row = db.session.execute(
-            select(Chat.deleted_at, asked_before, running, newest).where(Chat.id == chat_id)
-        ).first()
+        row = run_statement(PLACE, chat=chat_id, turn=request_id).first()
         if row is None or row[0] is not None:
             raise ChatNotFound()
         return Place._make(row)
